@@ -1,0 +1,163 @@
+//! The configuration: one file, every key commented there, all of it checked
+//! before anything starts.
+
+mod load;
+mod validate;
+
+pub use load::{ConfigError, Loaded, load, parse};
+
+use berth_types::{ByteSize, Quota, Span};
+use serde::Deserialize;
+use std::{net::SocketAddr, path::PathBuf};
+
+/// The development configuration, as it is documented and shipped.
+pub const DEFAULT_TOML: &str = include_str!("../default.toml");
+/// The production configuration.
+pub const PRODUCTION_TOML: &str = include_str!("../production.toml");
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Config {
+    pub service: Service,
+    pub gateway: Gateway,
+    pub machine: MachineDefaults,
+    pub quota: Quota,
+    pub host: Host,
+    pub hypervisor: Hypervisor,
+    pub image: Image,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Service {
+    /// What must survive a reboot: pool, store, host keys.
+    pub data: PathBuf,
+    /// What must not: sockets, namespaces, pid files.
+    pub run: PathBuf,
+    /// `text` or `json` lines on standard error.
+    pub log_format: LogFormat,
+    /// A `tracing` filter.
+    pub log: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Gateway {
+    pub listen: Vec<SocketAddr>,
+    /// The name that help and hints print.
+    pub public_host: String,
+    /// The port that help and hints print; 0: that of the first listener.
+    pub public_port: u16,
+    /// The unprivileged user that the gateway runs as.
+    pub user: String,
+    pub registration: Registration,
+    /// Connections that have not authenticated yet, in all.
+    pub unauthenticated_max: u32,
+    /// The same, from one address.
+    pub unauthenticated_per_address: u32,
+    /// How long a connection may take to authenticate.
+    pub login_grace: Span,
+    /// Channels on one connection.
+    pub channels_max: u32,
+    /// How often a silent client is asked whether it is there.
+    pub keepalive: Span,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Registration {
+    /// A key that nobody holds yet makes a new user.
+    Open,
+    /// Keys come from `key add` or `berth user add`.
+    Closed,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct MachineDefaults {
+    pub image: String,
+    pub cpus: u32,
+    pub memory: ByteSize,
+    pub disk: ByteSize,
+    pub cpus_max: u32,
+    pub memory_max: ByteSize,
+    pub disk_max: ByteSize,
+    /// How long a boot may take before it counts as failed.
+    pub boot_timeout: Span,
+    /// How long a guest may stay silent before it counts as failed.
+    pub silence_timeout: Span,
+    /// How long a shutdown may take before power is cut.
+    pub stop_timeout: Span,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Host {
+    /// Memory that all running machines may have together; 0: what the host
+    /// has, less a tenth.
+    pub memory: ByteSize,
+    /// The size of the pool's file where hostd makes one; sparse.
+    pub pool_size: ByteSize,
+    /// Free space in the pool below which nothing new is made.
+    pub pool_reserve: ByteSize,
+    /// Namespaces kept ready, so that a start never waits for one.
+    pub spare_networks: u32,
+    /// The first of the host user ids that hypervisors run as.
+    pub uid_base: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Hypervisor {
+    pub driver: DriverChoice,
+    pub qemu: Qemu,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverChoice {
+    Auto,
+    Qemu,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Qemu {
+    pub binary: PathBuf,
+    /// Firmware for `-M microvm`, by name or path.
+    pub firmware: PathBuf,
+    pub accel: Accel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accel {
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Image {
+    /// Where images are kept, a directory each: `vmlinux`, `initrd`, `disk`.
+    pub directory: PathBuf,
+    /// Another kernel than the image's own, by path; empty: the image's.
+    #[serde(default)]
+    pub kernel: PathBuf,
+}
+
+impl Gateway {
+    /// The port that a person types.
+    pub fn shown_port(&self) -> u16 {
+        match self.public_port {
+            0 => self.listen.first().map_or(22, SocketAddr::port),
+            port => port,
+        }
+    }
+}
+
+impl Service {
+    pub fn api_socket(&self) -> PathBuf {
+        self.run.join("hostd.sock")
+    }
+}

@@ -1,0 +1,38 @@
+//! What the types cannot say.
+
+use crate::Config;
+use berth_types::ByteSize;
+
+const LEAST_MEMORY: ByteSize = ByteSize::mib(128);
+
+/// One line per problem, each naming its key.
+pub fn validate(config: &Config) -> Vec<String> {
+    let Config { service, gateway, machine, quota, host, .. } = config;
+    let checks = [
+        (service.data.is_absolute(), "service.data: must be an absolute path"),
+        (service.run.is_absolute(), "service.run: must be an absolute path"),
+        // Sockets live there and a socket's path has at most 107 bytes.
+        (service.run.as_os_str().len() <= 70, "service.run: at most 70 characters, sockets live there"),
+        (config.image.directory.is_absolute(), "image.directory: must be an absolute path"),
+        (!gateway.listen.is_empty(), "gateway.listen: name at least one address"),
+        (!gateway.public_host.is_empty(), "gateway.public_host: cannot be empty"),
+        (!gateway.user.is_empty() && gateway.user != "root", "gateway.user: name an unprivileged user"),
+        (gateway.unauthenticated_max > 0, "gateway.unauthenticated_max: must be at least 1"),
+        (gateway.unauthenticated_per_address > 0, "gateway.unauthenticated_per_address: must be at least 1"),
+        (gateway.channels_max > 0, "gateway.channels_max: must be at least 1"),
+        (machine.cpus > 0, "machine.cpus: must be at least 1"),
+        (machine.cpus_max >= machine.cpus, "machine.cpus_max: is less than machine.cpus"),
+        (machine.memory >= LEAST_MEMORY, "machine.memory: must be at least 128M"),
+        (machine.memory_max >= machine.memory, "machine.memory_max: is less than machine.memory"),
+        (machine.disk_max >= machine.disk, "machine.disk_max: is less than machine.disk"),
+        (quota.machines > 0, "quota.machines: must be at least 1"),
+        (
+            quota.memory >= machine.memory,
+            "quota.memory: is less than machine.memory, nobody could have a machine",
+        ),
+        (quota.disk >= machine.disk, "quota.disk: is less than machine.disk, nobody could have a machine"),
+        (host.pool_size.bytes() >= 1 << 30, "host.pool_size: must be at least 1G"),
+        (host.uid_base >= 100_000, "host.uid_base: must be at least 100000, clear of the host's users"),
+    ];
+    checks.iter().filter(|(good, _)| !good).map(|(_, problem)| (*problem).to_owned()).collect()
+}

@@ -1,0 +1,20 @@
+//! hostd's API on its unix socket: requests, replies and the client for them.
+//!
+//! A connection carries one call at a time: a [`Call`] down, any number of
+//! [`Message::Progress`] up, then one [`Message::Done`]. A reply that opens a
+//! stream into a machine brings the stream itself, as a file descriptor.
+//! Who may call what is decided by the peer's user id: the operator (root) may
+//! do everything, the gateway's user what users ask for.
+
+mod client;
+mod codec;
+mod message;
+mod view;
+
+pub use client::{CallError, Client};
+pub use codec::{Connection, ConnectionError, MAX_MESSAGE};
+pub use message::{Call, Caller, Message, Reply, Request};
+pub use view::{Identity, MachineView, NetworkView, Resolved, Status, Usage, UserView};
+
+/// Of the API; both ends must agree.
+pub const GENERATION: u16 = 1;

@@ -1,0 +1,130 @@
+//! Requests and replies.
+
+use crate::view::{Identity, MachineView, Resolved, Status, UserView};
+use berth_types::{MachineName, MachineSpec, Refusal, SshKey, UserId};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    pub generation: u16,
+    pub caller: Caller,
+    pub request: Request,
+}
+
+/// On whose behalf. The gateway has checked a user's key before it says `User`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Caller {
+    /// The gateway itself, before anyone has logged in.
+    Gateway,
+    User(UserId),
+    Operator,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "do")]
+pub enum Request {
+    /// Gateway: may this key log in at all? Asked before its signature is checked.
+    Knows {
+        fingerprint: String,
+    },
+    /// Gateway: whose key is this? Registers a new user where that is open.
+    Login {
+        key: SshKey,
+    },
+
+    /// User: which machine does a login name mean?
+    Resolve {
+        login: String,
+    },
+    /// User: a new stream to a machine's guest, which is started if need be.
+    /// Brings a connected socket that speaks the guest protocol.
+    Attach {
+        name: MachineName,
+    },
+    /// User: the same for the default machine, which is made if it is missing.
+    AttachDefault,
+    New {
+        spec: MachineSpec,
+    },
+    List,
+    Info {
+        name: MachineName,
+    },
+    /// The end of a machine's console log.
+    Console {
+        name: MachineName,
+    },
+    Remove {
+        names: Vec<MachineName>,
+    },
+    Stop {
+        name: MachineName,
+    },
+    Restart {
+        name: MachineName,
+    },
+    Rename {
+        old: MachineName,
+        new: MachineName,
+    },
+    KeyAdd {
+        key: SshKey,
+    },
+    KeyList,
+    /// By fingerprint, or the start of one that is not ambiguous.
+    KeyRemove {
+        fingerprint: String,
+    },
+    Whoami,
+
+    /// Operator: a user with a first key.
+    UserAdd {
+        label: String,
+        key: SshKey,
+    },
+    UserList,
+    /// Operator: a user without machines, and all their keys.
+    UserRemove {
+        user: UserId,
+    },
+    /// Operator: is everything well?
+    Status,
+    /// Operator: stop every machine cleanly, then hostd.
+    Shutdown,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Message {
+    /// What is happening now, for whoever waits.
+    Progress(String),
+    Done(Result<Reply, Refusal>),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    Done,
+    Knows(bool),
+    LoggedIn {
+        user: UserId,
+        registered: bool,
+    },
+    Resolved(Resolved),
+    /// With the stream's file descriptor. `made`: this call made the machine.
+    Attached {
+        name: MachineName,
+        made: bool,
+    },
+    Machine(Box<MachineView>),
+    Machines(Vec<MachineView>),
+    Console(String),
+    Removed(Vec<MachineName>),
+    Key(SshKey),
+    Keys(Vec<SshKey>),
+    Identity(Identity),
+    User(UserView),
+    Users(Vec<UserView>),
+    Status(Status),
+}

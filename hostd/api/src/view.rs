@@ -1,0 +1,86 @@
+//! What callers see. The field names are those of `--json`: stable.
+
+use berth_types::{ByteSize, Failure, Labels, MachineId, MachineName, Quota, State, UserId};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineView {
+    pub name: MachineName,
+    pub id: MachineId,
+    pub state: State,
+    pub image: String,
+    pub cpus: u32,
+    pub memory: ByteSize,
+    pub disk: ByteSize,
+    /// What its files occupy in the pool now. Only in `info`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_used: Option<ByteSize>,
+    pub labels: Labels,
+    pub created: Timestamp,
+    pub last_used: Timestamp,
+    /// Since it was started; absent when it is not up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    pub network: NetworkView,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NetworkView {
+    pub address: String,
+    /// What it may reach, in words.
+    pub egress: String,
+}
+
+/// What a login name means.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resolved {
+    Machine(MachineName),
+    /// No machine of theirs. `similar`: one whose name is nearly that.
+    Lobby {
+        similar: Option<MachineName>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Identity {
+    pub user: UserId,
+    pub label: String,
+    pub created: Timestamp,
+    pub keys: u32,
+    pub usage: Usage,
+    pub quota: Quota,
+}
+
+/// What a user has of what the quota counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub machines: u32,
+    /// Of machines that are up.
+    pub memory: ByteSize,
+    pub disk: ByteSize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UserView {
+    pub user: UserId,
+    pub label: String,
+    pub created: Timestamp,
+    pub keys: Vec<String>,
+    pub machines: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub version: String,
+    pub driver: String,
+    pub machines: u32,
+    pub running: u32,
+    pub memory_committed: ByteSize,
+    pub memory_limit: ByteSize,
+    pub pool_free: ByteSize,
+    pub pool_size: ByteSize,
+}

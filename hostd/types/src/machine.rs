@@ -1,0 +1,63 @@
+//! A machine's record: what the store keeps and `machine.json` mirrors.
+
+use crate::{ByteSize, MachineId, MachineName, State, UserId};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What `ssh HOST` without a machine's name reaches.
+pub const DEFAULT_MACHINE: &str = "main";
+
+pub type Labels = BTreeMap<String, String>;
+
+/// What a user may choose of a machine, before anything is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineSpec {
+    pub name: MachineName,
+    /// `None`: the installation's default.
+    pub image: Option<String>,
+    pub cpus: Option<u32>,
+    pub memory: Option<ByteSize>,
+    pub disk: Option<ByteSize>,
+    #[serde(default)]
+    pub labels: Labels,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub generation: u16,
+    pub id: MachineId,
+    pub owner: UserId,
+    pub name: MachineName,
+    pub image: String,
+    pub cpus: u32,
+    pub memory: ByteSize,
+    pub disk: ByteSize,
+    pub labels: Labels,
+    pub created: Timestamp,
+    pub last_used: Timestamp,
+    /// The host user that its hypervisor runs as; no two machines share one.
+    pub uid: u32,
+    pub state: State,
+    pub failure: Option<Failure>,
+    /// Present while a hypervisor may exist.
+    pub runtime: Option<Runtime>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// One line, for `ls`, `info` and whoever connects.
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+/// What hostd needs to find a hypervisor again that outlived it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runtime {
+    pub pid: i32,
+    /// The process's start time from /proc/PID/stat: a pid alone may be reused.
+    pub started: u64,
+    pub netns: String,
+    pub driver: String,
+    pub since: Timestamp,
+}
