@@ -1,0 +1,57 @@
+//! The end-to-end cases, one file per area, all through the real `ssh`.
+//!
+//! `cargo test -p berth-tests [-- FILTER]` runs them on machines of a service
+//! of its own; with `BERTH_TEST_AGAINST=sshd` those that are true of any SSH
+//! server run against OpenSSH's instead.
+
+mod context;
+mod files;
+mod session;
+
+use berth_tests::clean_up_on_signals;
+use context::{Case, Context, Needs};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::{process::ExitCode, sync::Arc};
+
+/// More would only make each of them slower: guests are emulated.
+const THREADS: usize = 3;
+
+fn areas() -> [(&'static str, &'static [Case]); 2] {
+    [("session", session::CASES), ("files", files::CASES)]
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(THREADS);
+    clean_up_on_signals()?;
+    let context = Arc::new(Context::new()?);
+
+    let mut trials = Vec::new();
+    for (area, cases) in areas() {
+        for case in cases {
+            let inner = Arc::clone(&context);
+            let skipped = context.is_sshd() && case.needs != Needs::AnyServer;
+            let trial = Trial::test(format!("{area}::{}", case.name), move || run(case, &inner));
+            trials.push(trial.with_ignored_flag(skipped));
+        }
+    }
+    let cases = libtest_mimic::run(&arguments, trials);
+    if arguments.list {
+        return Ok(cases.exit_code());
+    }
+
+    // Only now can it be seen whether anything is left.
+    let end = Trial::test("end::nothing_is_left", move || {
+        let left = context.end()?;
+        if left.is_empty() { Ok(()) } else { Err(left.join("\n").into()) }
+    });
+    let end = libtest_mimic::run(&Arguments { filter: None, ..arguments }, vec![end]);
+    Ok(if cases.has_failed() { cases.exit_code() } else { end.exit_code() })
+}
+
+fn run(case: &Case, context: &Context) -> Result<(), Failed> {
+    (case.run)(context).map_err(|error| {
+        let logs = if case.needs == Needs::Service { context.logs() } else { String::new() };
+        format!("{error:?}\n{logs}").into()
+    })
+}
