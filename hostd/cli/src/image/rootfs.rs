@@ -1,0 +1,80 @@
+//! The root filesystem: mmdebstrap with our packages and our last touches, then
+//! an ext4 image of it.
+
+use super::{
+    ImageError,
+    progress::Progress,
+    recipe::{CUSTOMISE, DISK_BYTES, EXCLUDED, PACKAGES, SUITE},
+    sources, tool,
+};
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Machines grow their filesystem while they run; room for that has to be
+/// left when it is made. In blocks of 4 KiB: 1 TiB.
+const LARGEST_BLOCKS: u64 = 1 << 28;
+
+#[derive(Debug)]
+pub struct Rootfs {
+    pub root: PathBuf,
+    pub vmlinuz: PathBuf,
+    pub kernel_version: String,
+}
+
+impl Rootfs {
+    pub fn modules(&self) -> PathBuf {
+        self.root.join("usr/lib/modules").join(&self.kernel_version)
+    }
+}
+
+/// Installs into directories below `work`.
+pub fn install(work: &Path, log: &Path, progress: &Progress) -> Result<Rootfs, ImageError> {
+    let root = work.join("root");
+    let kernel = work.join("kernel");
+    let script = work.join("customise.sh");
+    fs::create_dir(&kernel).map_err(|source| ImageError::write(&kernel, source))?;
+    fs::write(&script, CUSTOMISE).map_err(|source| ImageError::write(&script, source))?;
+
+    let mut command = Command::new("mmdebstrap");
+    command
+        .args(["--mode=root", "--variant=minbase", "--architectures=amd64", "--format=directory"])
+        .arg(format!("--include={}", PACKAGES.join(",")))
+        // The image is made whole or not at all: no need to wait for the disk at every file.
+        .args(["--dpkgopt=force-unsafe-io", "--aptopt=Acquire::Languages \"none\""])
+        .args(EXCLUDED.iter().map(|rule| format!("--dpkgopt={rule}")))
+        .args(sources::settings()?.iter().map(|setting| format!("--aptopt={setting}")))
+        .arg("--customize-hook=sh \"$BERTH_CUSTOMISE\" \"$1\"")
+        .env("BERTH_CUSTOMISE", &script)
+        .env("BERTH_KERNEL", &kernel)
+        .env("LC_ALL", "C.UTF-8")
+        .arg(SUITE)
+        .arg(&root)
+        .args(sources::lines()?);
+    tool::run(&mut command, log, progress)?;
+
+    let version = kernel.join("version");
+    let kernel_version =
+        fs::read_to_string(&version).map_err(|source| ImageError::read(&version, source))?.trim().to_owned();
+    Ok(Rootfs { root, vmlinuz: kernel.join("vmlinuz"), kernel_version })
+}
+
+/// Writes a root filesystem as a sparse ext4 image without a partition table.
+pub fn pack(root: &Path, disk: &Path, log: &Path, progress: &Progress) -> Result<(), ImageError> {
+    let file = File::create_new(disk).map_err(|source| ImageError::write(disk, source))?;
+    file.set_len(DISK_BYTES).map_err(|source| ImageError::write(disk, source))?;
+    let mut command = Command::new("mke2fs");
+    command
+        .args(["-q", "-F", "-t", "ext4", "-L", "berth", "-b", "4096", "-m", "0"])
+        // What is initialised now costs nothing in a sparse file, and later a guest's time.
+        .arg("-E")
+        .arg(format!("lazy_itable_init=0,lazy_journal_init=0,nodiscard,resize={LARGEST_BLOCKS}"))
+        .arg("-d")
+        .arg(root)
+        .arg(disk)
+        // Where `fsck` and `mke2fs` live is not in every root's PATH.
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    tool::run(&mut command, log, progress)
+}

@@ -1,0 +1,36 @@
+//! What commands print: one JSON value for programs, aligned text for people.
+
+use berth_types::{Code, Refusal};
+use serde::Serialize;
+
+pub fn json<T: Serialize>(value: &T) -> Result<(), Refusal> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Refusal::new(Code::Failed, format!("cannot write JSON ({error})"), "report this"))?;
+    println!("{text}");
+    Ok(())
+}
+
+/// Columns as wide as their widest cell, two spaces apart.
+pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
+    let mut lines = vec![head.map(str::to_owned)];
+    lines.extend(rows);
+    let mut widths = [0; N];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for line in &lines {
+        let cells: Vec<String> =
+            line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        println!("{}", cells.join("  ").trim_end());
+    }
+}
+
+/// The error on one line, and for programs also as JSON.
+pub fn refusal(refusal: &Refusal, json: bool) {
+    eprintln!("berth: {refusal}");
+    if json {
+        println!("{}", serde_json::json!({ "error": refusal }));
+    }
+}
