@@ -8,6 +8,9 @@
 //! directory, which is its working directory, so that a copy of the directory
 //! is a copy of the machine.
 
+mod process;
+pub mod qemu;
+
 use berth_types::{ByteSize, MachineId};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
 

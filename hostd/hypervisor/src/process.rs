@@ -1,0 +1,169 @@
+//! A process that may outlive hostd, or have outlived an earlier one.
+//!
+//! Held by a pidfd, which names one process for ever: a signal can never reach
+//! a stranger that got the same number, and the end is seen whether or not the
+//! process is our child.
+
+use crate::Error;
+use nix::time::clock_getcpuclockid;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::{
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    process::Child,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use tokio::io::unix::AsyncFd;
+
+/// What the kernel says of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Status(i32),
+    Signal(i32),
+    /// Somebody else's child: only its parent is told.
+    Untold,
+}
+
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: Pid,
+    started: u64,
+    pidfd: AsyncFd<OwnedFd>,
+    /// Ours to reap, unless the process was adopted.
+    child: Mutex<Option<Child>>,
+    /// The last reading, for a process that is gone has no clock.
+    cpu: AtomicU64,
+}
+
+impl Process {
+    pub(crate) fn of_child(child: Child) -> Result<Self, Error> {
+        let failed = |source| Error::Io { operation: "watching a new process", source };
+        let gone = || failed(std::io::ErrorKind::NotFound.into());
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        // Nobody has reaped it yet, so the number is still its own.
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+        let started = stat(pid).map(|stat| stat.started).ok_or_else(gone)?;
+        let pidfd = register(pidfd).map_err(failed)?;
+        Ok(Self { pid, started, pidfd, child: Mutex::new(Some(child)), cpu: AtomicU64::new(0) })
+    }
+
+    /// Finds a process by what was written down of it; `None`: it is gone.
+    pub(crate) fn find(pid: i32, started: u64) -> Result<Option<Self>, Error> {
+        let failed = |source| Error::Io { operation: "finding a process again", source };
+        let Some(pid) = Pid::from_raw(pid) else { return Ok(None) };
+        // The descriptor first: what is read afterwards is of the process it holds.
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            // EINVAL: the number now belongs to a mere thread.
+            Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL) => return Ok(None),
+            Err(error) => return Err(failed(error.into())),
+        };
+        match stat(pid) {
+            Some(stat) if stat.started == started && stat.alive => {}
+            _ => return Ok(None),
+        }
+        let pidfd = register(pidfd).map_err(failed)?;
+        Ok(Some(Self { pid, started, pidfd, child: Mutex::new(None), cpu: AtomicU64::new(0) }))
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Signals the process; one that is gone already is no error.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), Error> {
+        match pidfd_send_signal(self.pidfd.get_ref(), signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(Error::Io { operation: "signalling a process", source: error.into() }),
+        }
+    }
+
+    /// Resolves when the process is gone, and reaps it if it is ours. To be
+    /// awaited in one place only: the kernel tells a status once.
+    pub(crate) async fn ended(&self) -> End {
+        // Readable for ever once it has ended, so the readiness is never cleared.
+        // An error would mean a runtime that is being shut down.
+        if self.pidfd.readable().await.is_err() {
+            return End::Untold;
+        }
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        match child.as_mut().map(Child::wait) {
+            Some(Ok(status)) => {
+                status.signal().map_or_else(|| End::Status(status.code().unwrap_or(0)), End::Signal)
+            }
+            Some(Err(_)) | None => End::Untold,
+        }
+    }
+
+    /// Nanoseconds on a CPU so far, all threads together.
+    pub(crate) fn cpu_time(&self) -> u64 {
+        let now = clock_getcpuclockid(nix::unistd::Pid::from_raw(self.pid()))
+            .and_then(nix::time::clock_gettime)
+            .map(|time| {
+                let part = |value: i64, unit: u64| u64::try_from(value).unwrap_or(0).saturating_mul(unit);
+                part(time.tv_sec(), 1_000_000_000).saturating_add(part(time.tv_nsec(), 1))
+            });
+        // Once ended, the number may be a stranger's: a clock that jumps back is not ours.
+        self.cpu.fetch_max(now.unwrap_or(0), Ordering::Relaxed).max(now.unwrap_or(0))
+    }
+}
+
+#[allow(unsafe_code)]
+fn register(pidfd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by the AsyncFd from here on, and nothing
+    // replaces or closes it before that is dropped.
+    unsafe { AsyncFd::register(pidfd) }.map_err(Into::into)
+}
+
+struct Stat {
+    alive: bool,
+    started: u64,
+}
+
+fn stat(pid: Pid) -> Option<Stat> {
+    parse_stat(&std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
+}
+
+/// The second field is the program's name in brackets and may hold anything,
+/// brackets and blanks included: fields are counted from the last bracket.
+fn parse_stat(line: &str) -> Option<Stat> {
+    let (_, rest) = line.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    // State is field 3, the start time field 22.
+    let started = fields.nth(18)?.parse().ok()?;
+    Some(Stat { alive: !matches!(state, "Z" | "X"), started })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_does_not_shift_the_fields() {
+        let line = "42 (a) b) (c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 9876 20";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!((stat.alive, stat.started), (true, 9876));
+        assert!(!parse_stat(&line.replace(" S ", " Z ")).unwrap().alive);
+        assert!(parse_stat("42 (short) S 1").is_none());
+    }
+
+    #[tokio::test]
+    async fn an_end_is_seen_and_told_to_the_parent() {
+        let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of_child(child).unwrap();
+        let found = Process::find(process.pid(), process.started()).unwrap().unwrap();
+        assert!(Process::find(process.pid(), process.started() + 1).unwrap().is_none());
+        process.signal(Signal::KILL).unwrap();
+        assert_eq!(found.ended().await, End::Untold);
+        assert_eq!(process.ended().await, End::Signal(9));
+        process.signal(Signal::KILL).unwrap();
+        assert!(Process::find(process.pid(), process.started()).unwrap().is_none());
+    }
+}

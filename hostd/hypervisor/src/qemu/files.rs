@@ -1,0 +1,161 @@
+//! The files of a machine's directory that this driver makes and reads.
+//!
+//! hostd is root and the hypervisor, which owns them, is the least trusted
+//! process on the host. So nothing here follows a symbolic link in the last
+//! component, owners are set on descriptors, and every read has a limit.
+
+use super::arguments::RAM;
+use crate::Error;
+use rustix::fs::{FallocateFlags, Gid, Mode, OFlags, Uid};
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::Path,
+};
+
+/// A log that has grown beyond this is cut back …
+const LOG_MAX: u64 = 1024 * 1024;
+/// … to about this much of its end.
+const LOG_KEPT: u64 = 256 * 1024;
+/// What may be cut from a file's front: whole blocks, on every filesystem of note.
+const LOG_BLOCK: u64 = 64 * 1024;
+
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+fn give(file: &File, uid: u32) -> io::Result<()> {
+    Ok(rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?)
+}
+
+/// New, empty RAM for a boot. Never the old file: its pages may still be a
+/// running clone's, and stale contents would only be read from disk in vain.
+pub(super) fn fresh_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Error> {
+    let make = || {
+        let path = directory.join(RAM);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = open(&path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
+        file.set_len(size)?;
+        give(&file, uid)
+    };
+    make().map_err(|source| Error::Io { operation: "making the machine's memory", source })
+}
+
+/// RAM that a saved machine left: exactly as large as the machine.
+pub(super) fn saved_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Error> {
+    let check = || {
+        let file = open(&directory.join(RAM), OFlags::RDWR)?;
+        if file.metadata()?.len() == size {
+            give(&file, uid)
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "it has another size than the machine"))
+        }
+    };
+    check().map_err(|source| Error::Io { operation: "opening the machine's saved memory", source })
+}
+
+/// A file for device state: made empty, still under another name.
+pub(super) fn create(directory: &Path, name: &str) -> io::Result<File> {
+    open(&directory.join(name), OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
+}
+
+pub(super) fn read(directory: &Path, name: &str) -> io::Result<File> {
+    open(&directory.join(name), OFlags::RDONLY)
+}
+
+/// A log that the hypervisor may append to, with a line of ours at its end.
+pub(super) fn log(directory: &Path, name: &str, uid: u32, line: &str) -> io::Result<File> {
+    let mut file = open(&directory.join(name), OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
+    give(&file, uid)?;
+    let gap = if file.metadata()?.len() == 0 { "" } else { "\n" };
+    file.write_all(format!("{gap}{line}\n").as_bytes())?;
+    Ok(file)
+}
+
+/// The last bytes of a log, for a person or for [`super::verdict`].
+pub(super) fn tail(directory: &Path, name: &str, limit: u64) -> String {
+    let read = || {
+        let mut file = read(directory, name)?;
+        let start = file.metadata()?.len().saturating_sub(limit);
+        file.seek(SeekFrom::Start(start))?;
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes)?;
+        io::Result::Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    read().unwrap_or_default()
+}
+
+/// Cuts the front off a log that a guest has filled. Its writer appends, so it
+/// goes on at the new end without knowing.
+pub(super) fn trim(directory: &Path, name: &str) -> io::Result<()> {
+    let file = open(&directory.join(name), OFlags::RDWR)?;
+    let length = file.metadata()?.len();
+    if length <= LOG_MAX {
+        return Ok(());
+    }
+    let cut = (length - LOG_KEPT) / LOG_BLOCK * LOG_BLOCK;
+    match rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, cut) {
+        Ok(()) => Ok(()),
+        // Not every filesystem can; losing the words is better than the disk.
+        Err(_) => file.set_len(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(std::path::PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("berth-files-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn uid() -> u32 {
+        rustix::process::getuid().as_raw()
+    }
+
+    #[test]
+    fn a_log_is_cut_back_and_its_writer_goes_on() {
+        let scratch = Scratch::new("trim");
+        let mut writer = log(&scratch.0, "log", uid(), "start").unwrap();
+        for number in 0..200_000 {
+            writeln!(writer, "line {number}").unwrap();
+        }
+        trim(&scratch.0, "log").unwrap();
+        writeln!(writer, "after").unwrap();
+        let length = std::fs::metadata(scratch.0.join("log")).unwrap().len();
+        assert!(length <= LOG_KEPT + LOG_BLOCK + 100, "{length}");
+        assert!(tail(&scratch.0, "log", 100).ends_with("after\n"));
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let scratch = Scratch::new("links");
+        std::os::unix::fs::symlink("/etc/hostname", scratch.0.join("log")).unwrap();
+        assert!(log(&scratch.0, "log", uid(), "start").is_err());
+        assert!(trim(&scratch.0, "log").is_err());
+        assert_eq!(tail(&scratch.0, "log", 100), "");
+        std::os::unix::fs::symlink("/etc/hostname", scratch.0.join(RAM)).unwrap();
+        assert!(saved_ram(&scratch.0, 1, uid()).is_err());
+        fresh_ram(&scratch.0, 4096, uid()).unwrap();
+        assert!(scratch.0.join(RAM).symlink_metadata().unwrap().is_file());
+        saved_ram(&scratch.0, 4096, uid()).unwrap();
+        assert!(saved_ram(&scratch.0, 8192, uid()).is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! QEMU: the driver for hosts without usable KVM, and for those with it.
+//!
+//! A machine is `-M microvm` with its RAM in a file that QEMU maps shared, two
+//! taps, a serial console into a log, and a control socket (QMP). Everything is
+//! passed as a relative path or a descriptor; docs/drivers.md has the
+//! measurements behind the choices.
+
+mod arguments;
+mod detect;
+mod files;
+mod qmp;
+mod spawn;
+mod verdict;
+mod vm;
+mod wire;
+
+use crate::{Capabilities, Driver, Error, Known, Launch, Vm, process::Process};
+use detect::Accelerator;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// How guests' code is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accel {
+    /// KVM where the CPU helps and the device opens, else TCG.
+    Auto,
+    Kvm,
+    /// Translation: works everywhere, some ten times slower.
+    Tcg,
+}
+
+#[derive(Clone, Debug)]
+pub struct Qemu {
+    binary: PathBuf,
+    firmware: PathBuf,
+    version: String,
+    accelerator: Accelerator,
+    tsc_khz: u32,
+}
+
+impl Qemu {
+    /// Looks at the host once, at start. Runs the program, so it blocks for
+    /// some tens of milliseconds.
+    pub fn detect(binary: &Path, firmware: &Path, accel: Accel) -> Result<Self, Error> {
+        Ok(Self {
+            binary: binary.to_owned(),
+            version: detect::version(binary)?,
+            firmware: detect::firmware(binary, firmware)?,
+            accelerator: detect::accelerator(accel)?,
+            tsc_khz: detect::tsc_khz()?,
+        })
+    }
+
+    /// For `doctor` and the log: which way guests' code is run.
+    pub fn accelerator(&self) -> &'static str {
+        match self.accelerator {
+            Accelerator::Kvm => "kvm",
+            Accelerator::Tcg => "tcg",
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Driver for Qemu {
+    fn name(&self) -> &'static str {
+        "qemu"
+    }
+
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { save: true, pause: true }
+    }
+
+    async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error> {
+        Ok(vm::QemuVm::start(self.clone(), launch).await?)
+    }
+
+    async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error> {
+        let Some(process) = Process::find(known.pid, known.started)? else { return Ok(None) };
+        match vm::QemuVm::adopt(process, known).await {
+            Ok(vm) => Ok(Some(vm)),
+            Err(Error::Gone(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
