@@ -1,1 +1,34 @@
-fn main() {}
+//! berth-hostd: `berth-hostd --config FILE`.
+
+use anyhow::{Context, bail};
+use berth_config::LogFormat;
+use std::path::PathBuf;
+
+fn main() -> anyhow::Result<()> {
+    let path = config_path()?;
+    let loaded =
+        berth_config::load(&path).with_context(|| format!("the configuration {}", path.display()))?;
+    let service = &loaded.config.service;
+    let filter = tracing_subscriber::EnvFilter::try_new(&service.log).context("service.log")?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match service.log_format {
+        LogFormat::Text => log.with_target(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
+    for key in &loaded.unknown {
+        tracing::warn!(key, "the configuration has a key that nothing reads");
+    }
+    if !nix::unistd::Uid::effective().is_root() {
+        bail!("hostd needs root: it makes namespaces, mounts and users of its own");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(berth_hostd::run(loaded.config)).map_err(|error| anyhow::anyhow!(error.chain()))
+}
+
+fn config_path() -> anyhow::Result<PathBuf> {
+    let mut arguments = std::env::args_os().skip(1);
+    match (arguments.next(), arguments.next(), arguments.next()) {
+        (Some(flag), Some(path), None) if flag == "--config" => Ok(path.into()),
+        _ => bail!("usage: berth-hostd --config FILE"),
+    }
+}

@@ -38,7 +38,10 @@ pub struct Machine {
     pub last_used: Timestamp,
     /// The host user that its hypervisor runs as; no two machines share one.
     pub uid: u32,
+    /// It has never been up: its identity is still the image's.
+    pub fresh: bool,
     pub state: State,
+    /// The last thing that broke, until someone stops or restarts it by hand.
     pub failure: Option<Failure>,
     /// Present while a hypervisor may exist.
     pub runtime: Option<Runtime>,

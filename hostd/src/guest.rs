@@ -1,0 +1,126 @@
+//! hostd's own stream to guest-init: repair, pulse and shutdown.
+//!
+//! Whatever arrives here comes from a guest and is hostile; the protocol crate
+//! checks lengths and contents, this module the order.
+
+use crate::net::Link;
+use berth_guest_protocol::{
+    Answer, Control as Command, FrameError, GENERATION, HEADER, Kind, Open, Opened, Opening, Repair, Reply,
+    Shutdown, decode, encode, parse_header,
+};
+use std::{
+    io,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+/// How long one attempt to connect may take while a guest is starting.
+const ATTEMPT: Duration = Duration::from_millis(300);
+/// Between two attempts, so that a booting guest is not hammered.
+const PAUSE: Duration = Duration::from_millis(15);
+
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    #[error("the guest does not answer")]
+    Silent,
+    #[error("the guest broke the protocol: {0}")]
+    Protocol(String),
+    #[error("the guest refused: {0}")]
+    Refused(String),
+    #[error("the connection to the guest broke: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<FrameError> for GuestError {
+    fn from(error: FrameError) -> Self {
+        Self::Protocol(error.to_string())
+    }
+}
+
+#[derive(Debug)]
+pub struct Control(TcpStream);
+
+impl Control {
+    /// Connects again and again until guest-init answers. The caller sets the limit.
+    pub async fn when_up(link: &Link) -> Result<Self, GuestError> {
+        loop {
+            if let Ok(stream) = link.dial(ATTEMPT).await {
+                match Self::open(stream).await {
+                    // It listens but is not ready to speak, or the link is too young.
+                    Err(GuestError::Io(_) | GuestError::Silent) => {}
+                    opened => return opened,
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn open(mut stream: TcpStream) -> Result<Self, GuestError> {
+        let opening = Opening { generation: GENERATION, open: Open::Control };
+        stream.write_all(&encode(Kind::Open, &opening)?).await?;
+        let payload = receive(&mut stream, Kind::Reply, Duration::from_secs(10)).await?;
+        match decode::<Reply>(&payload)? {
+            Ok(Opened::Control) => Ok(Self(stream)),
+            Ok(other) => Err(GuestError::Protocol(format!("it opened {other:?} instead of control"))),
+            Err(refused) => Err(GuestError::Refused(printable(&refused.message))),
+        }
+    }
+
+    pub async fn ping(&mut self, limit: Duration) -> Result<(), GuestError> {
+        self.done(&Command::Ping, limit).await
+    }
+
+    /// Sets right the clock, the randomness and the name.
+    pub async fn repair(&mut self, hostname: &str, renew: bool, limit: Duration) -> Result<(), GuestError> {
+        let mut entropy = [0; 32];
+        getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let clock = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let repair = Repair { clock, entropy, hostname: hostname.to_owned(), renew_identity: renew };
+        self.done(&Command::Repair(repair), limit).await
+    }
+
+    /// Asks for a clean power-off; the end of the process is the answer.
+    pub async fn shut_down(&mut self) -> Result<(), GuestError> {
+        self.0.write_all(&encode(Kind::Control, &Command::Shutdown(Shutdown::PowerOff))?).await?;
+        Ok(())
+    }
+
+    async fn done(&mut self, command: &Command, limit: Duration) -> Result<(), GuestError> {
+        match self.ask(command, limit).await? {
+            Answer::Done => Ok(()),
+            Answer::Failed(message) => Err(GuestError::Refused(printable(&message))),
+            Answer::Vitals(_) => Err(GuestError::Protocol("vitals that nobody asked for".into())),
+        }
+    }
+
+    async fn ask(&mut self, command: &Command, limit: Duration) -> Result<Answer, GuestError> {
+        self.0.write_all(&encode(Kind::Control, command)?).await?;
+        let payload = receive(&mut self.0, Kind::Answer, limit).await?;
+        Ok(decode(&payload)?)
+    }
+}
+
+async fn receive(stream: &mut TcpStream, kind: Kind, limit: Duration) -> Result<Vec<u8>, GuestError> {
+    let frame = async {
+        let mut header = [0; HEADER];
+        stream.read_exact(&mut header).await?;
+        let header = parse_header(header)?;
+        if header.kind != kind {
+            return Err(GuestError::Protocol(format!("a {:?} frame where {kind:?} was due", header.kind)));
+        }
+        let mut payload = vec![0; header.length];
+        stream.read_exact(&mut payload).await?;
+        Ok(payload)
+    };
+    timeout(limit, frame).await.unwrap_or(Err(GuestError::Silent))
+}
+
+/// A guest's words on a user's terminal: one line, no control characters.
+pub fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
+}

@@ -1,0 +1,53 @@
+//! Everything that hostd owns, in one place that requests and machines share.
+
+use crate::{
+    fleet::Fleet, ledger::Ledger, net::Networks, registry::Registry, storage::Storage, store::Store,
+};
+use berth_config::Config;
+use berth_hypervisor::Driver;
+use berth_types::{ByteSize, MachineId};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tokio::sync::watch;
+
+pub struct Host {
+    pub config: Config,
+    pub store: Store,
+    pub storage: Storage,
+    pub networks: Arc<dyn Networks>,
+    pub driver: Arc<dyn Driver>,
+    pub ledger: Ledger,
+    pub registry: Registry,
+    pub fleet: Fleet,
+    /// Set by the operator's shutdown: nothing is started any more.
+    pub closing: AtomicBool,
+    /// Turns true when that shutdown has been answered.
+    pub end: watch::Sender<bool>,
+}
+
+impl Host {
+    /// A hypervisor's control socket: short, for a socket's path has 107 bytes.
+    pub fn vm_socket(&self, id: &MachineId) -> PathBuf {
+        self.config.service.run.join("vm").join(format!("{id}.sock"))
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+}
+
+/// What machines may have together: as configured, or nine tenths of the host's.
+pub fn memory_limit(config: &Config) -> ByteSize {
+    if config.host.memory.bytes() > 0 {
+        return config.host.memory;
+    }
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib: u64 = total.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    ByteSize(kib * 1024 / 10 * 9)
+}

@@ -1,0 +1,176 @@
+//! Who has how much: quotas per user and the host's memory.
+//!
+//! Sums are kept, never recounted, so that an answer costs the same for one
+//! machine as for a thousand.
+
+use berth_api::Usage;
+use berth_types::{ByteSize, Code, Quota, Refusal, UserId};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+#[derive(Clone, Debug)]
+pub struct Ledger(Arc<Mutex<Books>>);
+
+#[derive(Debug)]
+struct Books {
+    quota: Quota,
+    host_memory: ByteSize,
+    committed: ByteSize,
+    users: HashMap<UserId, Usage>,
+}
+
+/// Memory that a machine which is up has; given back when this is dropped.
+#[derive(Debug)]
+pub struct MemoryLease {
+    ledger: Ledger,
+    owner: UserId,
+    size: ByteSize,
+}
+
+impl Ledger {
+    pub fn new(quota: Quota, host_memory: ByteSize) -> Self {
+        let (committed, users) = (ByteSize(0), HashMap::new());
+        Self(Arc::new(Mutex::new(Books { quota, host_memory, committed, users })))
+    }
+
+    fn books(&self) -> std::sync::MutexGuard<'_, Books> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn quota(&self) -> Quota {
+        self.books().quota
+    }
+
+    pub fn usage(&self, user: &UserId) -> Usage {
+        self.books().users.get(user).copied().unwrap_or_default()
+    }
+
+    /// (committed, limit) of the host's memory.
+    pub fn memory(&self) -> (ByteSize, ByteSize) {
+        let books = self.books();
+        (books.committed, books.host_memory)
+    }
+
+    /// Counts a machine that is about to be made.
+    pub fn admit_machine(&self, owner: &UserId, disk: ByteSize) -> Result<(), Refusal> {
+        let mut books = self.books();
+        let quota = books.quota;
+        let usage = books.users.entry(owner.clone()).or_default();
+        if usage.machines >= quota.machines {
+            let message = format!("you have {} machines, and may have {}", usage.machines, quota.machines);
+            return Err(Refusal::new(Code::Limit, message, "remove one with 'rm NAME'"));
+        }
+        let total = usage.disk.bytes().saturating_add(disk.bytes());
+        if total > quota.disk.bytes() {
+            let (has, may) = (usage.disk, quota.disk);
+            let message = format!("your machines have {has} of disk, and may have {may} together");
+            return Err(Refusal::new(
+                Code::Limit,
+                message,
+                "ask for less with --disk, or remove one with 'rm NAME'",
+            ));
+        }
+        usage.machines += 1;
+        usage.disk = ByteSize(total);
+        Ok(())
+    }
+
+    /// Counts a machine that exists already, whatever the quota says now.
+    pub fn count_machine(&self, owner: &UserId, disk: ByteSize) {
+        let mut books = self.books();
+        let usage = books.users.entry(owner.clone()).or_default();
+        usage.machines += 1;
+        usage.disk = ByteSize(usage.disk.bytes().saturating_add(disk.bytes()));
+    }
+
+    pub fn forget_machine(&self, owner: &UserId, disk: ByteSize) {
+        if let Some(usage) = self.books().users.get_mut(owner) {
+            usage.machines = usage.machines.saturating_sub(1);
+            usage.disk = ByteSize(usage.disk.bytes().saturating_sub(disk.bytes()));
+        }
+    }
+
+    /// Memory for a start.
+    pub fn admit_memory(&self, owner: &UserId, size: ByteSize) -> Result<MemoryLease, Refusal> {
+        let mut books = self.books();
+        let committed = books.committed.bytes().saturating_add(size.bytes());
+        if committed > books.host_memory.bytes() {
+            return Err(Refusal::new(
+                Code::Limit,
+                format!("the host has no {size} of memory left for it"),
+                "stop another machine with 'stop NAME', or try later",
+            ));
+        }
+        let quota = books.quota.memory;
+        let usage = books.users.entry(owner.clone()).or_default();
+        let total = usage.memory.bytes().saturating_add(size.bytes());
+        if total > quota.bytes() {
+            let message = format!(
+                "your running machines have {} of memory, and may have {quota} together",
+                usage.memory
+            );
+            return Err(Refusal::new(Code::Limit, message, "stop one with 'stop NAME'"));
+        }
+        books.take(owner, size);
+        Ok(MemoryLease { ledger: self.clone(), owner: owner.clone(), size })
+    }
+
+    /// The same for a machine that is up already: it cannot be refused.
+    pub fn take_memory(&self, owner: &UserId, size: ByteSize) -> MemoryLease {
+        self.books().take(owner, size);
+        MemoryLease { ledger: self.clone(), owner: owner.clone(), size }
+    }
+}
+
+impl Books {
+    fn take(&mut self, owner: &UserId, size: ByteSize) {
+        self.committed = ByteSize(self.committed.bytes().saturating_add(size.bytes()));
+        let usage = self.users.entry(owner.clone()).or_default();
+        usage.memory = ByteSize(usage.memory.bytes().saturating_add(size.bytes()));
+    }
+}
+
+impl Drop for MemoryLease {
+    fn drop(&mut self) {
+        let mut books = self.ledger.books();
+        books.committed = ByteSize(books.committed.bytes().saturating_sub(self.size.bytes()));
+        if let Some(usage) = books.users.get_mut(&self.owner) {
+            usage.memory = ByteSize(usage.memory.bytes().saturating_sub(self.size.bytes()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger() -> Ledger {
+        let quota = Quota { machines: 2, memory: ByteSize::gib(2), disk: ByteSize::gib(10) };
+        Ledger::new(quota, ByteSize::gib(3))
+    }
+
+    #[test]
+    fn a_user_meets_their_own_quota_and_nobody_elses() {
+        let (ledger, ann, bob) = (ledger(), UserId::random(), UserId::random());
+        ledger.admit_machine(&ann, ByteSize::gib(6)).unwrap();
+        assert_eq!(ledger.admit_machine(&ann, ByteSize::gib(6)).unwrap_err().code, Code::Limit);
+        ledger.admit_machine(&ann, ByteSize::gib(4)).unwrap();
+        assert_eq!(ledger.admit_machine(&ann, ByteSize(1)).unwrap_err().code, Code::Limit);
+        ledger.admit_machine(&bob, ByteSize::gib(10)).unwrap();
+        ledger.forget_machine(&ann, ByteSize::gib(6));
+        ledger.admit_machine(&ann, ByteSize::gib(6)).unwrap();
+    }
+
+    #[test]
+    fn memory_comes_back_when_its_lease_ends() {
+        let (ledger, ann, bob) = (ledger(), UserId::random(), UserId::random());
+        let lease = ledger.admit_memory(&ann, ByteSize::gib(2)).unwrap();
+        assert!(ledger.admit_memory(&ann, ByteSize(1)).is_err());
+        assert!(ledger.admit_memory(&bob, ByteSize::gib(2)).is_err(), "the host has 3G");
+        drop(lease);
+        ledger.admit_memory(&bob, ByteSize::gib(2)).unwrap();
+        assert_eq!(ledger.memory().0, ByteSize(0));
+    }
+}

@@ -1,0 +1,25 @@
+//! hostd owns machines: their files, processes, networks and records.
+//!
+//! ```text
+//!   gateway, berth ──▶ server ──▶ verb ──▶ fleet ──▶ machine (one task each)
+//!                                            │            │
+//!                                   registry, ledger   storage, net, guest, driver
+//! ```
+
+mod error;
+mod fleet;
+mod guest;
+mod host;
+mod ledger;
+mod machine;
+mod net;
+mod recover;
+mod registry;
+mod run;
+mod server;
+mod storage;
+mod store;
+mod verb;
+
+pub use error::Error;
+pub use run::run;

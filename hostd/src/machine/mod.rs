@@ -1,0 +1,129 @@
+//! A machine: one task owns it, everyone else asks or watches.
+
+mod actor;
+mod pulse;
+mod start;
+
+pub use actor::{Beginning, spawn};
+pub use start::missing_image;
+
+use crate::net::Link;
+use berth_api::{MachineView, NetworkView};
+use berth_types::{Code, Machine, MachineId, MachineName, Refusal, State};
+use jiff::Timestamp;
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+type Answer = oneshot::Sender<Result<(), Refusal>>;
+
+/// What others may ask of a machine's task.
+#[derive(Debug)]
+pub enum Ask {
+    /// Have it up.
+    Start(Answer),
+    Stop(Answer),
+    Restart(Answer),
+    Remove(Answer),
+    Rename(MachineName, Answer),
+}
+
+/// What the task publishes.
+#[derive(Clone, Debug)]
+pub struct Public {
+    pub record: Arc<Machine>,
+    /// The way to its guest while it is up.
+    pub link: Option<Link>,
+}
+
+/// The way to a machine's task. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    id: MachineId,
+    asks: mpsc::Sender<Ask>,
+    public: watch::Receiver<Public>,
+    /// Milliseconds since the epoch; kept here so that a login writes nothing.
+    last_used: Arc<AtomicI64>,
+}
+
+impl Handle {
+    pub fn id(&self) -> &MachineId {
+        &self.id
+    }
+
+    pub fn record(&self) -> Arc<Machine> {
+        self.public.borrow().record.clone()
+    }
+
+    /// The way in, if it is up now.
+    pub fn link(&self) -> Option<Link> {
+        self.public.borrow().link.clone()
+    }
+
+    pub fn touch(&self) {
+        self.last_used.store(Timestamp::now().as_millisecond(), Ordering::Relaxed);
+    }
+
+    pub async fn start(&self) -> Result<(), Refusal> {
+        self.ask(Ask::Start).await
+    }
+
+    pub async fn stop(&self) -> Result<(), Refusal> {
+        self.ask(Ask::Stop).await
+    }
+
+    pub async fn restart(&self) -> Result<(), Refusal> {
+        self.ask(Ask::Restart).await
+    }
+
+    pub async fn remove(&self) -> Result<(), Refusal> {
+        self.ask(Ask::Remove).await
+    }
+
+    pub async fn rename(&self, name: MachineName) -> Result<(), Refusal> {
+        self.ask(|answer| Ask::Rename(name, answer)).await
+    }
+
+    async fn ask(&self, ask: impl FnOnce(Answer) -> Ask) -> Result<(), Refusal> {
+        let gone = || Refusal::new(Code::NotFound, "the machine is gone", "see yours with 'ls'");
+        let (answer, answered) = oneshot::channel();
+        self.asks.send(ask(answer)).await.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+
+    /// Returns when it has no process any more.
+    pub async fn down(&self) {
+        let mut public = self.public.clone();
+        // An error means that its task ended, and with it the machine.
+        let _ = public.wait_for(|public| !public.record.state.has_process()).await;
+    }
+
+    pub fn view(&self) -> MachineView {
+        let record = self.record();
+        let since = record.runtime.as_ref().filter(|_| record.state == State::Running).map(|up| up.since);
+        let up = since.map(|since| Timestamp::now().duration_since(since).as_millis());
+        let used =
+            Timestamp::from_millisecond(self.last_used.load(Ordering::Relaxed)).unwrap_or(record.last_used);
+        MachineView {
+            name: record.name.clone(),
+            id: record.id.clone(),
+            state: record.state,
+            image: record.image.clone(),
+            cpus: record.cpus,
+            memory: record.memory,
+            disk: record.disk,
+            disk_used: None,
+            labels: record.labels.clone(),
+            created: record.created,
+            last_used: used,
+            up_ms: up.and_then(|up| u64::try_from(up).ok()),
+            failure: record.failure.clone(),
+            network: NetworkView {
+                address: std::net::Ipv4Addr::from(berth_guest_protocol::ETH_GUEST_ADDRESS).to_string(),
+                egress: "nothing: this installation has no egress bridge yet".to_owned(),
+            },
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The kernel's networks, with a few kept ready.
+
+use crate::{
+    error::{FileContext, IoContext, Result},
+    net::{Link, Network, Networks, namespace, sockets::Sockets},
+    storage::blocking,
+};
+use berth_types::MachineId;
+use std::{
+    collections::VecDeque,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::sync::Notify;
+
+#[derive(Clone)]
+pub struct KernelNetworks(Arc<Inner>);
+
+struct Inner {
+    directory: PathBuf,
+    sockets: Sockets,
+    spares: Mutex<VecDeque<Network>>,
+    wanted: usize,
+    taken: Notify,
+}
+
+impl KernelNetworks {
+    /// `directory` is where namespaces are pinned.
+    pub fn start(directory: PathBuf, spares: u32) -> Result<Self> {
+        std::fs::create_dir_all(&directory).file("create", &directory)?;
+        let sockets = Sockets::start().during("start a thread")?;
+        let wanted = spares as usize;
+        let inner = Inner { directory, sockets, spares: Mutex::default(), wanted, taken: Notify::new() };
+        let networks = Self(Arc::new(inner));
+        let refilling = networks.clone();
+        tokio::spawn(async move { refilling.refill().await });
+        Ok(networks)
+    }
+
+    /// Keeps the spares full, off everybody's path.
+    async fn refill(&self) {
+        loop {
+            while self.spares().len() < self.0.wanted {
+                match self.make().await {
+                    Ok(network) => self.spares().push_back(network),
+                    Err(error) => {
+                        tracing::warn!(error = error.chain(), "cannot make a spare network");
+                        break;
+                    }
+                }
+            }
+            self.0.taken.notified().await;
+        }
+    }
+
+    fn spares(&self) -> std::sync::MutexGuard<'_, VecDeque<Network>> {
+        self.0.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn make(&self) -> Result<Network> {
+        let name = MachineId::random().to_string();
+        let path = self.0.directory.join(&name);
+        let (netns, taps) = blocking(move || {
+            namespace::make(&path).inspect_err(|_| {
+                let _ = namespace::close(&path);
+            })
+        })
+        .await?;
+        let mut network = self.network(name, netns);
+        network.taps = Some(taps);
+        Ok(network)
+    }
+
+    fn network(&self, name: String, netns: OwnedFd) -> Network {
+        let netns = Arc::new(netns);
+        let link = Link::Namespace { netns: netns.clone(), sockets: self.0.sockets.clone() };
+        Network { name, netns, link, taps: None }
+    }
+}
+
+#[async_trait::async_trait]
+impl Networks for KernelNetworks {
+    async fn take(&self) -> Result<Network> {
+        let spare = self.spares().pop_front();
+        self.0.taken.notify_one();
+        match spare {
+            Some(network) => Ok(network),
+            None => self.make().await,
+        }
+    }
+
+    async fn find(&self, name: &str) -> Result<Option<Network>> {
+        // The name comes from a record; it must not lead anywhere else.
+        let Ok(name) = name.parse::<MachineId>() else { return Ok(None) };
+        let found = namespace::find(&self.0.directory.join(name.as_str()))?;
+        Ok(found.map(|netns| self.network(name.to_string(), netns)))
+    }
+
+    fn release(&self, name: &str) {
+        let path = self.0.directory.join(name);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = namespace::close(&path) {
+                tracing::warn!(error = error.chain(), "cannot close a network");
+            }
+        });
+    }
+
+    async fn keep_only(&self, names: &[String]) -> Result<()> {
+        let spares: Vec<String> = self.spares().iter().map(|network| network.name.clone()).collect();
+        let directory = &self.0.directory;
+        for entry in std::fs::read_dir(directory).file("list", directory)?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !names.contains(&name) && !spares.contains(&name) {
+                let path = entry.path();
+                blocking(move || namespace::close(&path)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl KernelNetworks {
+    /// Tears down the spares: hostd is about to go.
+    pub async fn close_spares(&self) {
+        let spares = std::mem::take(&mut *self.spares());
+        for network in spares {
+            let path = self.0.directory.join(&network.name);
+            drop(network);
+            if let Err(error) = blocking(move || namespace::close(&path)).await {
+                tracing::warn!(error = error.chain(), "cannot close a spare network");
+            }
+        }
+    }
+}

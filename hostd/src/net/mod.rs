@@ -1,0 +1,92 @@
+//! Networks: for each machine that is up a namespace with two taps, the same
+//! names and addresses in every one.
+//!
+//! Nothing routes out of a namespace: what a machine may reach is decided by
+//! the egress bridge, and until there is one it reaches nothing.
+
+mod kernel;
+mod namespace;
+mod sockets;
+mod tap;
+
+pub use kernel::KernelNetworks;
+
+use crate::error::Result;
+use sockets::Sockets;
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::net::{TcpSocket, TcpStream};
+
+/// A machine's network, from the host's side.
+#[derive(Debug)]
+pub struct Network {
+    pub name: String,
+    pub netns: Arc<OwnedFd>,
+    pub link: Link,
+    /// Consumed by the hypervisor's start; absent once it runs.
+    pub taps: Option<Taps>,
+}
+
+#[derive(Debug)]
+pub struct Taps {
+    pub ctl: OwnedFd,
+    pub eth: OwnedFd,
+}
+
+/// The way to a guest.
+#[derive(Clone, Debug)]
+pub enum Link {
+    Namespace {
+        netns: Arc<OwnedFd>,
+        sockets: Sockets,
+    },
+    /// Guests of flow tests listen on loopback.
+    #[cfg(test)]
+    Loopback(SocketAddr),
+}
+
+#[async_trait::async_trait]
+pub trait Networks: Send + Sync + 'static {
+    /// A fresh network, ready at once where spares are kept.
+    async fn take(&self) -> Result<Network>;
+
+    /// The network of a hypervisor that outlived hostd.
+    async fn find(&self, name: &str) -> Result<Option<Network>>;
+
+    /// Lets go of a network; returns before it is torn down.
+    fn release(&self, name: &str);
+
+    /// Tears down every network but these: nobody owns the others.
+    async fn keep_only(&self, names: &[String]) -> Result<()>;
+}
+
+impl Link {
+    /// A fresh connection to guest-init. Guests that are just starting drop the
+    /// first packets, and a fresh attempt beats waiting for a retransmission.
+    pub async fn dial(&self, limit: Duration) -> io::Result<TcpStream> {
+        match tokio::time::timeout(limit, self.connect()).await {
+            Ok(connected) => connected,
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let stream = match self {
+            Self::Namespace { netns, sockets } => {
+                let socket = sockets.stream(netns.clone()).await?;
+                let address = Ipv4Addr::from(berth_guest_protocol::GUEST_ADDRESS);
+                let address = SocketAddr::from((address, berth_guest_protocol::PORT));
+                TcpSocket::from_std_stream(socket.into()).connect(address).await?
+            }
+            #[cfg(test)]
+            Self::Loopback(address) => TcpStream::connect(address).await?,
+        };
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}

@@ -1,0 +1,167 @@
+//! After a start: what does the disk say, what still runs, and who owns it?
+//!
+//! Nothing acknowledged is lost, what is half-made is finished or undone, and
+//! what no record owns is reclaimed.
+
+use crate::{
+    error::{FileContext, Result},
+    host::Host,
+    machine::{self, Beginning},
+};
+use berth_hypervisor::Known;
+use berth_types::{Failure, Machine, MachineId, State};
+use jiff::Timestamp;
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::Arc,
+};
+
+pub async fn recover(host: &Arc<Host>) -> Result<()> {
+    // 1. The pool against the store.
+    let machines = settle(host).await?;
+    // 2. Processes against records.
+    let mut processes = hypervisors(host.storage.machines())?;
+    let mut networks = Vec::new();
+    for mut record in machines.into_values() {
+        let process = processes.remove(&record.id);
+        host.ledger.count_machine(&record.owner, record.disk);
+        let beginning = match adopt(host, &record, process).await {
+            Some(beginning) => {
+                networks.extend(record.runtime.as_ref().map(|runtime| runtime.netns.clone()));
+                record.state = State::Starting;
+                beginning
+            }
+            None => {
+                if record.state.has_process() {
+                    // The host went down, or the machine did while nobody watched.
+                    tracing::info!(machine = %record.id, "was up and is not any more; it boots when it is next used");
+                    record.state = State::Stopped;
+                    record.runtime = None;
+                    host.store.put_machine(&record).await?;
+                }
+                Beginning::Down
+            }
+        };
+        let handle = machine::spawn(host.clone(), record.clone(), beginning);
+        host.fleet.add(&record.owner, &record.name, handle);
+    }
+    // 3. What nobody owns.
+    for (id, (pid, started)) in processes {
+        tracing::warn!(machine = %id, pid, "ending a hypervisor that no record owns");
+        end(host, id, pid, started).await;
+    }
+    host.networks.keep_only(&networks).await
+}
+
+/// Makes the store and the pool's directories agree.
+async fn settle(host: &Host) -> Result<HashMap<MachineId, Machine>> {
+    let records = host.store.machines()?;
+    let lost_store = records.is_empty();
+    let mut machines: HashMap<_, _> = records.into_iter().map(|record| (record.id.clone(), record)).collect();
+    let survey = host.storage.survey()?;
+    for id in survey.making {
+        if machines.contains_key(&id) {
+            host.storage.publish(&id).await?;
+        } else {
+            tracing::info!(machine = %id, "undoing a machine that was never finished");
+            host.storage.remove(&id).await?;
+        }
+    }
+    let removing =
+        machines.values().filter(|record| record.state == State::Removing).map(|record| record.id.clone());
+    let removing: HashSet<_> = removing.chain(survey.removing).collect();
+    for id in &removing {
+        tracing::info!(machine = %id, "finishing a removal");
+        if let Some((pid, started)) = hypervisors(host.storage.machines())?.remove(id) {
+            end(host, id.clone(), pid, started).await;
+        }
+        host.storage.remove(id).await?;
+        host.store.remove_machine(id).await?;
+        machines.remove(id);
+    }
+    for (id, mirror) in survey.whole {
+        if machines.contains_key(&id) || removing.contains(&id) {
+            continue;
+        }
+        match mirror {
+            Some(record) if lost_store => {
+                tracing::warn!(machine = %id, "rebuilt a machine's record from its directory");
+                host.store.put_machine(&record).await?;
+                machines.insert(id, record);
+            }
+            _ => tracing::warn!(machine = %id, "a directory without a record; left alone"),
+        }
+    }
+    for record in machines.values_mut() {
+        if !host.storage.directory(&record.id).is_dir() {
+            tracing::error!(machine = %record.id, "its directory is missing");
+            let reason = "its files are missing from the pool".to_owned();
+            record.failure = Some(Failure { reason, at: Timestamp::now() });
+            record.state = State::Failed;
+            host.store.put_machine(record).await?;
+        }
+    }
+    Ok(machines)
+}
+
+async fn adopt(host: &Host, record: &Machine, process: Option<(i32, u64)>) -> Option<Beginning> {
+    let (pid, started) = process?;
+    let runtime = record.runtime.as_ref().filter(|_| record.state.has_process());
+    let network = match runtime {
+        Some(runtime) => host.networks.find(&runtime.netns).await.unwrap_or_default(),
+        None => None,
+    };
+    let known = known(host, record.id.clone(), pid, started);
+    match (host.driver.adopt(known).await, network) {
+        (Ok(Some(vm)), Some(network)) => {
+            tracing::info!(machine = %record.id, pid, "adopted a running machine");
+            Some(Beginning::Adopted(vm, network))
+        }
+        (Ok(None), _) => None,
+        (adopted, _) => {
+            if let Err(error) = adopted {
+                tracing::error!(machine = %record.id, %error, "cannot adopt a hypervisor");
+            }
+            end(host, record.id.clone(), pid, started).await;
+            None
+        }
+    }
+}
+
+async fn end(host: &Host, id: MachineId, pid: i32, started: u64) {
+    if let Ok(Some(vm)) = host.driver.adopt(known(host, id, pid, started)).await {
+        if let Err(error) = vm.kill().await {
+            tracing::error!(pid, %error, "cannot end a hypervisor");
+        }
+    }
+}
+
+fn known(host: &Host, id: MachineId, pid: i32, started: u64) -> Known {
+    let (directory, socket) = (host.storage.directory(&id), host.vm_socket(&id));
+    Known { id, pid, started, directory, socket }
+}
+
+/// Every process whose working directory is a machine's: that is a hypervisor,
+/// whether or not hostd lived to write its pid down.
+fn hypervisors(machines: &Path) -> Result<HashMap<MachineId, (i32, u64)>> {
+    let mut found = HashMap::new();
+    for entry in std::fs::read_dir("/proc").file("list", "/proc")?.flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+        let Ok(directory) = std::fs::read_link(entry.path().join("cwd")) else { continue };
+        if directory.parent() != Some(machines) {
+            continue;
+        }
+        let id = directory.file_name().and_then(|name| name.to_str()?.parse::<MachineId>().ok());
+        if let (Some(id), Some(started)) = (id, start_time(pid)) {
+            found.insert(id, (pid, started));
+        }
+    }
+    Ok(found)
+}
+
+/// Field 22 of /proc/PID/stat, counted behind the name, which may contain anything.
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}

@@ -1,0 +1,114 @@
+//! hostd from start to end.
+
+use crate::{
+    error::{FileContext, IoContext, Result},
+    fleet::Fleet,
+    host::{Host, memory_limit},
+    ledger::Ledger,
+    net::KernelNetworks,
+    recover,
+    registry::Registry,
+    server::Server,
+    storage::Storage,
+    store::Store,
+};
+use berth_config::{Accel, Config, DriverChoice};
+use berth_hypervisor::{Driver, qemu};
+use std::{
+    fs::File,
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+/// Runs until a signal or the operator ends it. A signal leaves machines
+/// running for the next hostd to adopt; the operator's shutdown stops them.
+pub async fn run(config: Config) -> Result<()> {
+    let (data, run) = (config.service.data.clone(), config.service.run.clone());
+    // 1. Alone on this data directory.
+    for directory in [&data, &run, &run.join("vm")] {
+        std::fs::create_dir_all(directory).file("create", directory)?;
+    }
+    let _alone = lock(&data.join("hostd.lock"))?;
+    // 2. Everything hostd owns.
+    let storage = Storage::open(&config).await?;
+    let store = open_store(&data.join("store"))?;
+    let registry = Registry::open(store.clone(), data.join("users")).await?;
+    let networks = KernelNetworks::start(run.join("net"), config.host.spare_networks)?;
+    let ledger = Ledger::new(config.quota, memory_limit(&config));
+    let driver = driver(&config)?;
+    tracing::info!(driver = driver.name(), version = driver.version(), "hypervisor");
+    let (end, mut ended) = watch::channel(false);
+    let host = Arc::new(Host {
+        store,
+        storage,
+        networks: Arc::new(networks.clone()),
+        driver,
+        ledger,
+        registry,
+        fleet: Fleet::default(),
+        closing: AtomicBool::new(false),
+        end,
+        config,
+    });
+    // 3. What an earlier hostd left.
+    recover::recover(&host).await?;
+    // 4. Serve.
+    let server = Server::bind(&host.config.service.api_socket(), &host.config.gateway.user)?;
+    let serving = tokio::spawn(server.serve(host.clone()));
+    tracing::info!(socket = %host.config.service.api_socket().display(), "ready");
+    let mut terminate = signal(SignalKind::terminate()).during("listen for signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).during("listen for signals")?;
+    let with_machines = tokio::select! {
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => false,
+        _ = ended.wait_for(|ended| *ended) => true,
+    };
+    // 5. End.
+    serving.abort();
+    if with_machines {
+        // Also when whoever asked hung up before the last was down.
+        for handle in host.fleet.all() {
+            handle.down().await;
+        }
+    }
+    networks.close_spares().await;
+    host.store.flush().await?;
+    if with_machines {
+        host.networks.keep_only(&[]).await?;
+        host.storage.close().await?;
+    }
+    tracing::info!("ended");
+    Ok(())
+}
+
+fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path).file("create", path)?;
+    file.try_lock().map_err(std::io::Error::from).file("another hostd holds", path)?;
+    Ok(file)
+}
+
+/// A store that cannot be opened is set aside, and rebuilt from the mirrors.
+fn open_store(path: &Path) -> Result<Store> {
+    Store::open(path).or_else(|error| {
+        let aside = path.with_extension(format!("broken-{}", jiff::Timestamp::now().as_second()));
+        tracing::error!(error = error.chain(), aside = %aside.display(), "the store is damaged; rebuilding it");
+        std::fs::rename(path, &aside).file("set aside", path)?;
+        Store::open(path)
+    })
+}
+
+fn driver(config: &Config) -> Result<Arc<dyn Driver>> {
+    let (DriverChoice::Auto | DriverChoice::Qemu) = config.hypervisor.driver;
+    let qemu = &config.hypervisor.qemu;
+    let accel = match qemu.accel {
+        Accel::Auto => qemu::Accel::Auto,
+        Accel::Kvm => qemu::Accel::Kvm,
+        Accel::Tcg => qemu::Accel::Tcg,
+    };
+    let driver = qemu::Qemu::detect(&qemu.binary, &qemu.firmware, accel)?;
+    Ok(Arc::new(driver))
+}

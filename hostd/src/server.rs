@@ -1,0 +1,131 @@
+//! The API's socket: who calls, and for whom.
+
+use crate::{
+    error::{FileContext, IoContext, Result},
+    host::Host,
+    verb::{self, Outcome, Progress},
+};
+use berth_api::{Call, Caller, Connection, ConnectionError, GENERATION, Message, Request};
+use berth_types::{Code, Refusal};
+use nix::unistd::{User, chown};
+use std::{
+    os::{fd::AsFd, unix::fs::PermissionsExt},
+    path::Path,
+    sync::Arc,
+};
+use tokio::{net::UnixListener, sync::mpsc};
+
+pub struct Server {
+    listener: UnixListener,
+    gateway_uid: Option<u32>,
+}
+
+impl Server {
+    /// The socket belongs to the gateway's user: root and it may connect.
+    pub fn bind(path: &Path, gateway_user: &str) -> Result<Self> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).file("remove", path);
+            }
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).file("listen on", path)?;
+        let user = User::from_name(gateway_user).during("look up the gateway's user")?;
+        if user.is_none() {
+            tracing::warn!(gateway_user, "the gateway's user does not exist: only root may connect");
+        }
+        if let Some(user) = &user {
+            chown(path, Some(user.uid), Some(user.gid)).file("give away", path)?;
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).file("protect", path)?;
+        Ok(Self { listener, gateway_uid: user.map(|user| user.uid.as_raw()) })
+    }
+
+    pub async fn serve(self, host: Arc<Host>) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let (host, gateway) = (host.clone(), self.gateway_uid);
+                    tokio::spawn(async move {
+                        let connection = Connection::new(stream);
+                        if let Err(error) = converse(host, connection, gateway).await {
+                            tracing::debug!(%error, "a caller's connection ended");
+                        }
+                    });
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: others may free some.
+                    tracing::warn!(%error, "cannot accept");
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+}
+
+/// hostd ends once a shutdown is answered, or its caller is gone.
+struct EndAfter(Arc<Host>);
+
+impl Drop for EndAfter {
+    fn drop(&mut self) {
+        self.0.end.send_replace(true);
+    }
+}
+
+async fn converse(
+    host: Arc<Host>,
+    mut connection: Connection,
+    gateway_uid: Option<u32>,
+) -> Result<(), ConnectionError> {
+    let uid = connection.peer_uid()?;
+    loop {
+        let call = match connection.receive::<Call>().await {
+            Ok((call, _)) => call,
+            Err(ConnectionError::Closed) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let _end = matches!((&call.caller, &call.request), (Caller::Operator, Request::Shutdown) if uid == 0)
+            .then(|| EndAfter(host.clone()));
+        let (sender, mut progress) = mpsc::unbounded_channel();
+        // A task of its own: a caller that hangs up does not stop half-way what it began.
+        let mut working = tokio::spawn(answer(host.clone(), call, uid, gateway_uid, Progress::new(sender)));
+        let outcome = loop {
+            tokio::select! {
+                Some(text) = progress.recv() => connection.send(&Message::Progress(text), None).await?,
+                outcome = &mut working => break outcome,
+            }
+        };
+        while let Ok(text) = progress.try_recv() {
+            connection.send(&Message::Progress(text), None).await?;
+        }
+        let outcome: Outcome = outcome.unwrap_or_else(|error| {
+            tracing::error!(%error, "a request's task died");
+            Err(Refusal::new(
+                Code::Failed,
+                "the host could not do that",
+                "its operator finds the reason in the log",
+            ))
+        });
+        match outcome {
+            Ok((reply, descriptor)) => {
+                let descriptor = descriptor.as_ref().map(AsFd::as_fd);
+                connection.send(&Message::Done(Ok(reply)), descriptor).await?;
+            }
+            Err(refusal) => connection.send(&Message::Done(Err(refusal)), None).await?,
+        }
+    }
+}
+
+async fn answer(host: Arc<Host>, call: Call, uid: u32, gateway: Option<u32>, progress: Progress) -> Outcome {
+    if call.generation != GENERATION {
+        let message = format!("the caller speaks generation {}, this is {GENERATION}", call.generation);
+        return Err(Refusal::new(Code::Unavailable, message, "restart both daemons with one version"));
+    }
+    let trusted = uid == 0 || Some(uid) == gateway;
+    match call.caller {
+        Caller::Gateway if trusted => verb::for_gateway(&host, call.request).await,
+        Caller::User(user) if trusted => verb::for_user(&host, &user, call.request, &progress).await,
+        Caller::Operator if uid == 0 => verb::for_operator(&host, call.request, &progress).await,
+        _ => Err(Refusal::new(Code::NotAllowed, "you may not ask that", "run it as root")),
+    }
+}

@@ -1,0 +1,169 @@
+//! A machine's directory: its disk, its record, its console.
+
+use crate::error::{Error, FileContext, Result};
+use crate::storage::{MAKING, REMOVING};
+use berth_types::{ByteSize, Machine, MachineId};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
+    path::{Path, PathBuf},
+};
+
+pub const DISK: &str = "disk";
+pub const CONSOLE: &str = "console.log";
+pub const MACHINE_JSON: &str = "machine.json";
+
+/// Past this a console is cut back to its end.
+const CONSOLE_MAX: u64 = 1 << 20;
+const CONSOLE_KEPT: u64 = 128 << 10;
+
+/// What the pool's directories say after a start.
+#[derive(Debug, Default)]
+pub struct Survey {
+    pub whole: Vec<(MachineId, Option<Machine>)>,
+    pub making: Vec<MachineId>,
+    pub removing: Vec<MachineId>,
+}
+
+pub fn make_private(path: &Path) -> Result<()> {
+    let exists = path.is_dir();
+    fs::DirBuilder::new().recursive(true).mode(0o711).create(path).file("create", path)?;
+    if !exists {
+        // Hypervisors run as users of their own and pass through, but cannot list.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o711)).file("protect", path)?;
+    }
+    Ok(())
+}
+
+/// Everything a machine's directory starts with, on disk before this returns.
+pub fn fill(directory: &Path, machine: &Machine, image_disk: &Path) -> Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(directory).file("create", directory)?;
+    let disk = directory.join(DISK);
+    clone(image_disk, &disk)?;
+    let file = OpenOptions::new().write(true).open(&disk).file("open", &disk)?;
+    let have = file.metadata().file("look at", &disk)?.len();
+    file.set_len(machine.disk.bytes().max(have)).file("size", &disk)?;
+    file.sync_all().file("sync", &disk)?;
+    write_record(directory, machine)?;
+    let console = directory.join(CONSOLE);
+    File::create(&console).file("create", &console)?;
+    for path in [directory, disk.as_path(), console.as_path()] {
+        chown(path, Some(machine.uid), Some(machine.uid)).file("give away", path)?;
+    }
+    sync(directory)
+}
+
+/// Writes beside, then renames: a reader never sees half a record.
+pub fn write_record(directory: &Path, machine: &Machine) -> Result<()> {
+    let bytes =
+        serde_json::to_vec_pretty(machine).map_err(|source| Error::Record { what: "a machine", source })?;
+    replace(&directory.join(MACHINE_JSON), &bytes)
+}
+
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh).file("create", &fresh)?;
+    file.write_all(bytes).file("write", &fresh)?;
+    file.sync_data().file("sync", &fresh)?;
+    fs::rename(&fresh, path).file("rename", path)
+}
+
+pub fn sync(directory: &Path) -> Result<()> {
+    File::open(directory).and_then(|file| file.sync_all()).file("sync", directory)
+}
+
+fn clone(from: &Path, to: &Path) -> Result<()> {
+    let source = File::open(from).file("open", from)?;
+    let target = File::create(to).file("create", to)?;
+    rustix::fs::ioctl_ficlone(&target, &source).file("clone", to)
+}
+
+/// Copies an image's disk into the pool, once per version of it.
+pub fn import(directory: &Path, name: &str, disk: &Path) -> Result<PathBuf> {
+    make_private(directory)?;
+    let stat = fs::metadata(disk).file("look at", disk)?;
+    let version = format!("{}-{}-{}", stat.len(), stat.mtime(), stat.mtime_nsec());
+    let copy = directory.join(format!("{name}@{version}"));
+    if copy.exists() {
+        return Ok(copy);
+    }
+    let fresh = directory.join(format!(".{name}-{}.new", MachineId::random()));
+    if clone(disk, &fresh).is_err() {
+        copy_sparse(disk, &fresh)?;
+    }
+    fs::rename(&fresh, &copy).file("rename", &copy)?;
+    // Older versions are still needed by nobody: machines have clones of their own.
+    for entry in fs::read_dir(directory).file("list", directory)?.flatten() {
+        let other = entry.file_name();
+        let other = other.to_string_lossy();
+        if other.starts_with(&format!("{name}@")) && entry.path() != copy {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(copy)
+}
+
+/// Copies what is data and leaves holes as holes.
+fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
+    let mut source = File::open(from).file("open", from)?;
+    let mut target = File::create(to).file("create", to)?;
+    let length = source.metadata().file("look at", from)?.len();
+    let mut at = 0;
+    while at < length {
+        let Ok(data) = rustix::fs::seek(&source, rustix::fs::SeekFrom::Data(at)) else { break };
+        let hole = rustix::fs::seek(&source, rustix::fs::SeekFrom::Hole(data)).file("read", from)?;
+        source.seek(SeekFrom::Start(data)).file("read", from)?;
+        target.seek(SeekFrom::Start(data)).file("write", to)?;
+        io::copy(&mut (&mut source).take(hole - data), &mut target).file("copy", to)?;
+        at = hole;
+    }
+    target.set_len(length).file("size", to)?;
+    target.sync_all().file("sync", to)
+}
+
+pub fn occupied(directory: &Path) -> ByteSize {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    ByteSize(entries.filter_map(|entry| entry.metadata().ok()).map(|stat| stat.blocks() * 512).sum())
+}
+
+pub fn tail(path: &Path, limit: u64) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+/// The hypervisor appends, so the file may be cut under it.
+pub fn trim(path: &Path) {
+    if fs::metadata(path).is_ok_and(|stat| stat.len() > CONSOLE_MAX) {
+        let kept = tail(path, CONSOLE_KEPT);
+        if let Ok(mut file) = OpenOptions::new().write(true).truncate(true).open(path) {
+            let _ = file.write_all(kept.as_bytes());
+        }
+    }
+}
+
+pub fn survey(machines: &Path) -> Result<Survey> {
+    let mut survey = Survey::default();
+    for entry in fs::read_dir(machines).file("list", machines)? {
+        let entry = entry.file("list", machines)?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if let Some(id) = name.strip_prefix(MAKING) {
+            survey.making.extend(id.parse::<MachineId>());
+        } else if let Some(id) = name.strip_prefix(REMOVING) {
+            survey.removing.extend(id.parse::<MachineId>());
+        } else if let Ok(id) = name.parse::<MachineId>() {
+            let record = fs::read(entry.path().join(MACHINE_JSON)).ok();
+            let record = record.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            survey.whole.push((id, record));
+        }
+    }
+    Ok(survey)
+}

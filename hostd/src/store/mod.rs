@@ -1,0 +1,149 @@
+//! What hostd must never forget: users, keys and machines.
+//!
+//! sled stays behind this module. Every write is flushed before it returns,
+//! for a SIGKILL loses what sled has only accepted; what is mirrored in files
+//! beside it can rebuild it (see `recover`).
+
+use crate::error::{Error, Result};
+use berth_types::{Machine, MachineId, SshKey, User, UserId};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::path::Path;
+
+/// A key and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRecord {
+    pub owner: UserId,
+    pub key: SshKey,
+}
+
+#[derive(Clone, Debug)]
+pub struct Store {
+    database: sled::Db,
+    users: sled::Tree,
+    keys: sled::Tree,
+    machines: sled::Tree,
+}
+
+const NEXT_UID: &[u8] = b"next-uid";
+
+impl Store {
+    pub fn open(path: &Path) -> Result<Self> {
+        let database = sled::Config::new()
+            .path(path)
+            .cache_capacity(16 << 20)
+            // Flushed by hand, before every acknowledgement.
+            .flush_every_ms(None)
+            .open()
+            .map_err(during("open"))?;
+        let tree = |name: &str| database.open_tree(name).map_err(during("open a tree"));
+        Ok(Self { users: tree("users")?, keys: tree("keys")?, machines: tree("machines")?, database })
+    }
+
+    pub fn users(&self) -> Result<Vec<User>> {
+        all(&self.users, "a user")
+    }
+
+    pub fn keys(&self) -> Result<Vec<KeyRecord>> {
+        all(&self.keys, "a key")
+    }
+
+    pub fn machines(&self) -> Result<Vec<Machine>> {
+        all(&self.machines, "a machine")
+    }
+
+    pub async fn put_user(&self, user: &User) -> Result<()> {
+        put(&self.users, user.id.as_str(), user, "a user")?;
+        self.flush().await
+    }
+
+    pub async fn remove_user(&self, user: &UserId) -> Result<()> {
+        self.users.remove(user.as_str()).map_err(during("remove a user"))?;
+        self.flush().await
+    }
+
+    pub async fn put_key(&self, record: &KeyRecord) -> Result<()> {
+        put(&self.keys, &record.key.fingerprint, record, "a key")?;
+        self.flush().await
+    }
+
+    pub async fn remove_key(&self, fingerprint: &str) -> Result<()> {
+        self.keys.remove(fingerprint).map_err(during("remove a key"))?;
+        self.flush().await
+    }
+
+    pub async fn put_machine(&self, machine: &Machine) -> Result<()> {
+        put(&self.machines, machine.id.as_str(), machine, "a machine")?;
+        self.flush().await
+    }
+
+    pub async fn remove_machine(&self, id: &MachineId) -> Result<()> {
+        self.machines.remove(id.as_str()).map_err(during("remove a machine"))?;
+        self.flush().await
+    }
+
+    /// A host user id that no machine has had before.
+    pub async fn take_uid(&self, base: u32) -> Result<u32> {
+        let next = self
+            .database
+            .update_and_fetch(NEXT_UID, |old| {
+                let old = old.and_then(|bytes| bytes.try_into().ok()).map_or(base, u32::from_be_bytes);
+                Some(old.max(base).wrapping_add(1).to_be_bytes().to_vec())
+            })
+            .map_err(during("take a user id"))?;
+        self.flush().await?;
+        Ok(next.and_then(|bytes| bytes.as_ref().try_into().ok()).map_or(base, u32::from_be_bytes) - 1)
+    }
+
+    pub async fn flush(&self) -> Result<()> {
+        self.database.flush_async().await.map(drop).map_err(during("flush"))
+    }
+}
+
+fn during(operation: &'static str) -> impl Fn(sled::Error) -> Error {
+    move |source| Error::Store { operation, source }
+}
+
+fn put<T: Serialize>(tree: &sled::Tree, key: &str, value: &T, what: &'static str) -> Result<()> {
+    let bytes = serde_json::to_vec(value).map_err(|source| Error::Record { what, source })?;
+    tree.insert(key, bytes).map(drop).map_err(during("write"))
+}
+
+fn all<T: DeserializeOwned>(tree: &sled::Tree, what: &'static str) -> Result<Vec<T>> {
+    tree.iter()
+        .values()
+        .map(|value| {
+            let value = value.map_err(during("read"))?;
+            serde_json::from_slice(&value).map_err(|source| Error::Record { what, source })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+
+    #[tokio::test]
+    async fn what_was_acknowledged_is_there_after_a_reopen() {
+        let directory = std::env::temp_dir().join(format!("berth-store-{}", UserId::random()));
+        let user = User {
+            generation: berth_types::RECORD_GENERATION,
+            id: UserId::random(),
+            label: "ann".into(),
+            created: Timestamp::now(),
+        };
+        let first = {
+            let store = Store::open(&directory).unwrap();
+            store.put_user(&user).await.unwrap();
+            store.take_uid(700_000).await.unwrap()
+        };
+        let store = Store::open(&directory).unwrap();
+        assert_eq!(store.users().unwrap(), [user.clone()]);
+        assert_eq!(first, 700_000);
+        assert_eq!(store.take_uid(700_000).await.unwrap(), 700_001);
+        store.remove_user(&user.id).await.unwrap();
+        assert_eq!(store.users().unwrap(), []);
+        drop(store);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}

@@ -1,0 +1,104 @@
+//! What can be asked of hostd, a file each.
+
+mod attach;
+mod key;
+mod list;
+mod login;
+mod new;
+mod operator;
+mod remove;
+
+use crate::host::Host;
+use berth_api::{Reply, Request};
+use berth_types::{Code, MachineName, Refusal, UserId};
+use std::{os::fd::OwnedFd, sync::Arc};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// What a request ends with: a reply, and for a stream its descriptor.
+pub type Outcome = Result<(Reply, Option<OwnedFd>), Refusal>;
+
+/// Tells whoever waits what is happening.
+#[derive(Clone)]
+pub struct Progress(UnboundedSender<String>);
+
+impl Progress {
+    pub fn new(sender: UnboundedSender<String>) -> Self {
+        Self(sender)
+    }
+
+    pub fn say(&self, text: impl Into<String>) {
+        let _ = self.0.send(text.into());
+    }
+}
+
+/// What the gateway asks before anyone has logged in.
+pub async fn for_gateway(host: &Arc<Host>, request: Request) -> Outcome {
+    match request {
+        Request::Knows { fingerprint } => plain(Reply::Knows(login::knows(host, &fingerprint))),
+        Request::Login { key } => login::login(host, key).await.and_then(plain),
+        _ => Err(not_yours()),
+    }
+}
+
+/// What a user asks.
+pub async fn for_user(host: &Arc<Host>, user: &UserId, request: Request, progress: &Progress) -> Outcome {
+    if host.registry.user(user).is_none() {
+        return Err(Refusal::new(Code::NotAllowed, "you are not registered any more", "ask the operator"));
+    }
+    match request {
+        Request::Resolve { login } => plain(Reply::Resolved(attach::resolve(host, user, &login))),
+        Request::Attach { name } => attach::attach(host, user, &name, progress).await,
+        Request::AttachDefault => attach::attach_default(host, user, progress).await,
+        Request::New { spec } => new::new(host, user, spec, progress).await.and_then(plain),
+        Request::List => plain(Reply::Machines(list::list(host, user))),
+        Request::Info { name } => list::info(host, user, &name).and_then(plain),
+        Request::Console { name } => list::console(host, user, &name).and_then(plain),
+        Request::Remove { names } => remove::remove(host, user, names, progress).await.and_then(plain),
+        Request::Stop { name } => {
+            progress.say(format!("stopping {name}"));
+            host.fleet.find(user, &name)?.stop().await?;
+            view(host, user, &name)
+        }
+        Request::Restart { name } => {
+            progress.say(format!("restarting {name}"));
+            host.fleet.find(user, &name)?.restart().await?;
+            view(host, user, &name)
+        }
+        Request::Rename { old, new } => {
+            host.fleet.find(user, &old)?.rename(new.clone()).await?;
+            view(host, user, &new)
+        }
+        Request::KeyAdd { key } => key::add(host, user, key).await.and_then(plain),
+        Request::KeyList => plain(Reply::Keys(host.registry.keys(user))),
+        Request::KeyRemove { fingerprint } => {
+            let key = host.registry.remove_key(user, &fingerprint).await?;
+            plain(Reply::Key(key))
+        }
+        Request::Whoami => list::whoami(host, user).and_then(plain),
+        _ => Err(not_yours()),
+    }
+}
+
+/// What the operator asks.
+pub async fn for_operator(host: &Arc<Host>, request: Request, progress: &Progress) -> Outcome {
+    match request {
+        Request::UserAdd { label, key } => operator::user_add(host, &label, key).await.and_then(plain),
+        Request::UserList => plain(Reply::Users(operator::users(host))),
+        Request::UserRemove { user } => operator::user_remove(host, &user).await.and_then(plain),
+        Request::Status => operator::status(host).and_then(plain),
+        Request::Shutdown => operator::shutdown(host, progress).await.and_then(plain),
+        _ => Err(not_yours()),
+    }
+}
+
+fn plain(reply: Reply) -> Outcome {
+    Ok((reply, None))
+}
+
+fn view(host: &Host, user: &UserId, name: &MachineName) -> Outcome {
+    plain(Reply::Machine(Box::new(host.fleet.find(user, name)?.view())))
+}
+
+fn not_yours() -> Refusal {
+    Refusal::new(Code::NotAllowed, "that request is not for this caller", "see 'help'")
+}

@@ -1,0 +1,151 @@
+//! A new machine.
+
+use super::Progress;
+use crate::{
+    error::Error,
+    host::Host,
+    machine::{self, Beginning, Handle},
+};
+use berth_api::Reply;
+use berth_types::{
+    ByteSize, Code, Machine, MachineId, MachineSpec, RECORD_GENERATION, Refusal, State, UserId,
+};
+use jiff::Timestamp;
+use std::sync::Arc;
+
+const LEAST_MEMORY: ByteSize = ByteSize::mib(128);
+const LABELS_MAX: usize = 32;
+
+/// Makes it and brings it up; a machine that does not come up is not left behind.
+pub async fn new(
+    host: &Arc<Host>,
+    user: &UserId,
+    spec: MachineSpec,
+    progress: &Progress,
+) -> Result<Reply, Refusal> {
+    let handle = make(host, user, spec).await?;
+    handle.touch();
+    progress.say(format!("starting {}", handle.record().name));
+    if let Err(refusal) = handle.start().await {
+        if let Err(error) = handle.remove().await {
+            tracing::error!(machine = %handle.id(), %error, "cannot undo a machine that did not start");
+        }
+        return Err(refusal);
+    }
+    Ok(Reply::Machine(Box::new(handle.view())))
+}
+
+/// Makes it, acknowledged on disk, and leaves it stopped.
+pub async fn make(host: &Arc<Host>, user: &UserId, spec: MachineSpec) -> Result<Handle, Refusal> {
+    // 1. What was asked for is possible at all.
+    let mut machine = plan(host, user, spec)?;
+    let image = host.storage.image(&machine.image).ok_or_else(|| machine::missing_image(&machine.image))?;
+    host.storage.admit(machine.memory)?;
+    // 2. The name and the quota are ours; each is given back if a later step fails.
+    host.fleet.reserve(user, &machine.name, &machine.id)?;
+    if let Err(refusal) = host.ledger.admit_machine(user, machine.disk) {
+        host.fleet.release(user, &machine.name, &machine.id);
+        return Err(refusal);
+    }
+    // 3. Files, under a name that says they are half-made; then the record;
+    //    then the files' own name. A crash between any two is settled at start.
+    let made = async {
+        machine.uid = host.store.take_uid(host.config.host.uid_base).await?;
+        host.storage.make(&machine, &image).await?;
+        host.store.put_machine(&machine).await?;
+        host.storage.publish(&machine.id).await
+    };
+    if let Err(error) = made.await {
+        undo(host, &machine).await;
+        return Err(error.into());
+    }
+    // 4. Its task.
+    let handle = machine::spawn(host.clone(), machine.clone(), Beginning::Down);
+    host.fleet.add(user, &machine.name, handle.clone());
+    Ok(handle)
+}
+
+async fn undo(host: &Host, machine: &Machine) {
+    let undone: Result<(), Error> = async {
+        host.store.remove_machine(&machine.id).await?;
+        host.storage.remove(&machine.id).await
+    }
+    .await;
+    if let Err(error) = undone {
+        tracing::error!(machine = %machine.id, error = error.chain(), "cannot undo a half-made machine");
+    }
+    host.ledger.forget_machine(&machine.owner, machine.disk);
+    host.fleet.release(&machine.owner, &machine.name, &machine.id);
+}
+
+/// Fills in the defaults and checks against what one machine may have.
+fn plan(host: &Host, user: &UserId, spec: MachineSpec) -> Result<Machine, Refusal> {
+    let defaults = &host.config.machine;
+    let cpus = spec.cpus.unwrap_or(defaults.cpus);
+    let memory = spec.memory.unwrap_or(defaults.memory);
+    let disk = spec.disk.unwrap_or(defaults.disk);
+    let image = spec.image.unwrap_or_else(|| defaults.image.clone());
+    if cpus == 0 {
+        return Err(Refusal::new(Code::Usage, "a machine has at least 1 CPU", "try --cpus 1"));
+    }
+    if cpus > defaults.cpus_max {
+        return Err(too_much("CPUs", cpus, defaults.cpus_max, "--cpus"));
+    }
+    if memory < LEAST_MEMORY {
+        return Err(Refusal::new(
+            Code::Usage,
+            format!("a machine needs at least {LEAST_MEMORY} of memory"),
+            "try --memory 512M",
+        ));
+    }
+    if memory > defaults.memory_max {
+        return Err(too_much("memory", memory, defaults.memory_max, "--memory"));
+    }
+    if disk > defaults.disk_max {
+        return Err(too_much("disk", disk, defaults.disk_max, "--disk"));
+    }
+    let least = host
+        .storage
+        .image(&image)
+        .and_then(|files| std::fs::metadata(files.disk).ok())
+        .map(|stat| ByteSize(stat.len()));
+    if let Some(least) = least.filter(|least| disk < *least) {
+        return Err(Refusal::new(
+            Code::Usage,
+            format!("that image needs at least {least} of disk"),
+            format!("try --disk {least}"),
+        ));
+    }
+    if spec.labels.len() > LABELS_MAX {
+        return Err(Refusal::new(
+            Code::Usage,
+            format!("a machine has at most {LABELS_MAX} labels"),
+            "leave some out",
+        ));
+    }
+    let now = Timestamp::now();
+    Ok(Machine {
+        generation: RECORD_GENERATION,
+        id: MachineId::random(),
+        owner: user.clone(),
+        name: spec.name,
+        image,
+        cpus,
+        // Whole pages, or the RAM file does not fit its mapping.
+        memory: ByteSize(memory.bytes().next_multiple_of(2 << 20)),
+        disk: ByteSize(disk.bytes().next_multiple_of(4096)),
+        labels: spec.labels,
+        created: now,
+        last_used: now,
+        uid: 0,
+        fresh: true,
+        state: State::Stopped,
+        failure: None,
+        runtime: None,
+    })
+}
+
+fn too_much(what: &str, asked: impl std::fmt::Display, most: impl std::fmt::Display, flag: &str) -> Refusal {
+    let message = format!("{asked} {what} is more than one machine may have");
+    Refusal::new(Code::Limit, message, format!("the most is {flag} {most}"))
+}

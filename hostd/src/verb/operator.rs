@@ -1,0 +1,84 @@
+//! What only the operator asks.
+
+use super::{Progress, key};
+use crate::host::Host;
+use berth_api::{Reply, Status, UserView};
+use berth_types::{Code, Refusal, SshKey, State, User, UserId};
+use std::sync::{Arc, atomic::Ordering};
+use tokio::task::JoinSet;
+
+/// Shutdowns under way at once: more would only wait for each other's disk.
+const AT_ONCE: usize = 8;
+
+pub async fn user_add(host: &Host, label: &str, key: SshKey) -> Result<Reply, Refusal> {
+    let user = host.registry.register(label, key::checked(key)?).await?;
+    Ok(Reply::User(view(host, user)))
+}
+
+pub fn users(host: &Host) -> Vec<UserView> {
+    host.registry.users().into_iter().map(|user| view(host, user)).collect()
+}
+
+pub async fn user_remove(host: &Host, user: &UserId) -> Result<Reply, Refusal> {
+    if host.registry.user(user).is_none() {
+        return Err(Refusal::new(Code::NotFound, "there is no such user", "see them with 'berth user ls'"));
+    }
+    let machines = host.ledger.usage(user).machines;
+    if machines > 0 {
+        let message = format!("that user has {machines} machines");
+        return Err(Refusal::new(Code::Conflict, message, "they must be removed first"));
+    }
+    host.registry.remove_user(user).await?;
+    Ok(Reply::Done)
+}
+
+pub fn status(host: &Host) -> Result<Reply, Refusal> {
+    let machines = host.fleet.all();
+    let running = machines.iter().filter(|handle| handle.record().state == State::Running).count();
+    let (memory_committed, memory_limit) = host.ledger.memory();
+    let space = host.storage.space()?;
+    Ok(Reply::Status(Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        driver: format!("{} {}", host.driver.name(), host.driver.version()),
+        machines: u32::try_from(machines.len()).unwrap_or(u32::MAX),
+        running: u32::try_from(running).unwrap_or(u32::MAX),
+        memory_committed,
+        memory_limit,
+        pool_free: space.free,
+        pool_size: space.size,
+    }))
+}
+
+/// Stops every machine. hostd ends when the answer has left.
+pub async fn shutdown(host: &Arc<Host>, progress: &Progress) -> Result<Reply, Refusal> {
+    host.closing.store(true, Ordering::Relaxed);
+    let mut up: Vec<_> = host.fleet.all();
+    up.retain(|handle| handle.record().state.has_process());
+    let total = up.len();
+    let (mut stopping, mut done) = (JoinSet::new(), 0);
+    loop {
+        while stopping.len() < AT_ONCE
+            && let Some(handle) = up.pop()
+        {
+            stopping.spawn(async move { handle.stop().await });
+        }
+        match stopping.join_next().await {
+            None => break,
+            Some(Ok(Err(error))) => tracing::warn!(%error, "a machine did not stop"),
+            Some(_) => {}
+        }
+        done += 1;
+        progress.say(format!("stopped {done} of {total} machines"));
+    }
+    Ok(Reply::Done)
+}
+
+fn view(host: &Host, user: User) -> UserView {
+    UserView {
+        keys: host.registry.keys(&user.id).into_iter().map(|key| key.fingerprint).collect(),
+        machines: host.ledger.usage(&user.id).machines,
+        user: user.id,
+        label: user.label,
+        created: user.created,
+    }
+}
