@@ -1,0 +1,39 @@
+//! hostd's own stream: requests in turn, each answered.
+
+pub mod freeze;
+mod vitals;
+
+use std::sync::Arc;
+
+use berth_guest_protocol::{Answer, Control, Kind, decode};
+
+use crate::{
+    error::Result,
+    guest::Guest,
+    server::wire::{Wire, unexpected},
+};
+
+pub fn run(guest: &Arc<Guest>, wire: &mut Wire) -> Result<()> {
+    loop {
+        let (kind, payload) = wire.receive()?;
+        let request = match kind {
+            Kind::Control => decode(&payload).map_err(|_| unexpected(kind))?,
+            other => return Err(unexpected(other)),
+        };
+        wire.send(Kind::Answer, &answer(guest, request))?;
+    }
+}
+
+fn answer(guest: &Arc<Guest>, request: Control) -> Answer {
+    let done = match request {
+        Control::Ping => Ok(()),
+        Control::Vitals => return Answer::Vitals(vitals::take(guest)),
+        Control::Freeze => guest.freezer.freeze().map(|()| rustix::fs::sync()),
+        Control::Thaw => guest.freezer.thaw(),
+        Control::Repair(_) | Control::Shutdown(_) => Ok(()),
+    };
+    match done {
+        Ok(()) => Answer::Done,
+        Err(error) => Answer::Failed(error.line()),
+    }
+}

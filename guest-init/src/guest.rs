@@ -1,0 +1,68 @@
+//! What every stream needs to know of the machine it runs in.
+
+use std::{path::PathBuf, sync::Arc, thread};
+
+use crate::{
+    account::{Account, Who},
+    children::Children,
+    control::freeze::Freezer,
+    error::{Context, Result},
+    forward::tickets::Tickets,
+};
+
+/// Enough for one poll loop; a thousand streams must not cost a thousand
+/// default stacks.
+const STACK: usize = 128 * 1024;
+
+#[derive(Debug)]
+pub struct Guest {
+    who: Who,
+    /// This program, to be run again as the SFTP server.
+    pub program: PathBuf,
+    pub children: Children,
+    pub freezer: Freezer,
+    pub tickets: Tickets,
+}
+
+impl Guest {
+    /// A machine's own, with its reaper running.
+    pub fn start(who: Who, program: PathBuf, freezer: Freezer) -> Result<Arc<Self>> {
+        let guest = Arc::new(Self {
+            who,
+            program,
+            children: Children::default(),
+            freezer,
+            tickets: Tickets::default(),
+        });
+        let reaper = Arc::clone(&guest);
+        spawn("reaper", move || reaper.children.reap_forever())?;
+        Ok(guest)
+    }
+
+    pub fn account(&self) -> Account {
+        Account::lookup(self.who)
+    }
+
+    /// Whether the account is somebody else, whose rights must be taken on.
+    pub fn changes_user(&self) -> bool {
+        matches!(self.who, Who::Dev)
+    }
+
+    /// Makes the calling thread the user's, for good.
+    pub fn become_user(&self) -> Result<()> {
+        if self.changes_user() {
+            let account = self.account();
+            account.assume().during("become", account.name.display())?;
+        }
+        Ok(())
+    }
+}
+
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(STACK)
+        .spawn(work)
+        .during("start the thread", name)
+        .map(drop)
+}

@@ -1,0 +1,177 @@
+//! Accepts streams and sends each to what it opens, on a thread of its own.
+
+pub mod wire;
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use berth_guest_protocol::{GENERATION, Kind, Open, Opened, Opening, Refused, RefusedKind, decode};
+use rustix::net::{AddressFamily, SocketFlags, sockopt};
+
+use crate::{
+    control,
+    error::{Context, Error, Result},
+    exec, forward,
+    guest::{self, Guest},
+};
+use wire::Wire;
+
+/// Far above what a user opens, far below what would starve PID 1.
+const STREAMS: usize = 4096;
+/// A stream that names nothing is not kept.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Serves until the listener breaks.
+pub fn serve(guest: &Arc<Guest>, listener: &OwnedFd) -> Result<()> {
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let socket = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => socket,
+            Err(error) if is_passing(error) => continue,
+            // Nothing can be accepted until a stream ends, and streams end.
+            Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOMEM) => {
+                std::thread::yield_now();
+                continue;
+            }
+            Err(error) => return Err(error).during("accept", "a stream"),
+        };
+        let place = Place::take(&open);
+        let guest = Arc::clone(guest);
+        let started = guest::spawn("stream", move || {
+            // A stream's failure is its own: what can be told was told on it.
+            let _ = stream(&guest, socket, place.is_some());
+            drop(place);
+        });
+        // Without a thread the socket is closed, which the host sees.
+        drop(started);
+    }
+}
+
+/// One of the places for streams, given back on drop.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(open: &Arc<AtomicUsize>) -> Option<Self> {
+        let before = open.fetch_add(1, Ordering::Relaxed);
+        let place = Self(Arc::clone(open));
+        (before < STREAMS).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What goes wrong with one connection before it is accepted.
+fn is_passing(error: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        error,
+        Errno::INTR
+            | Errno::AGAIN
+            | Errno::CONNABORTED
+            | Errno::PROTO
+            | Errno::NETDOWN
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::PERM
+    )
+}
+
+fn stream(guest: &Arc<Guest>, socket: OwnedFd, has_place: bool) -> Result<()> {
+    tune(&socket);
+    let mut wire = Wire::new(socket);
+    let opening = match opening(&mut wire) {
+        Ok(opening) => opening,
+        Err(refused) => return wire.refuse(refused),
+    };
+    if !has_place {
+        return wire.refuse(refused(RefusedKind::Exhausted, "too many streams are open in this machine"));
+    }
+    let ended = match opening {
+        Open::Control => wire.reply(Opened::Control).and_then(|()| control::run(guest, &mut wire)),
+        Open::Exec(request) => exec::run(guest, &mut wire, &request),
+        Open::Connect(target) => forward::connect::run(guest, &mut wire, &target),
+        Open::Listen(listen) => forward::listen::run(guest, &mut wire, &listen),
+        Open::Accept { ticket } => forward::accept(guest, &mut wire, ticket),
+    };
+    // A refusal before anything was replied reaches the host as one.
+    ended.or_else(|error| wire.refuse(error.refusal()))
+}
+
+fn opening(wire: &mut Wire) -> std::result::Result<Open, Refused> {
+    let malformed = |error: &Error| refused(RefusedKind::Malformed, &error.line());
+    wire.time_out(Some(OPENING_TIMEOUT)).map_err(|error| malformed(&error))?;
+    let (kind, payload) = wire.receive().map_err(|error| malformed(&error))?;
+    if kind != Kind::Open {
+        return Err(refused(RefusedKind::Malformed, "a stream starts with Open"));
+    }
+    // The generation comes first so that it can be read whatever follows it.
+    match decode::<Opening>(&payload) {
+        Ok(opening) if opening.generation == GENERATION => {
+            wire.time_out(None).map_err(|error| malformed(&error))?;
+            Ok(opening.open)
+        }
+        Ok(opening) => Err(generation(opening.generation)),
+        Err(_) => Err(match first_varint(&payload) {
+            Some(other) if other != GENERATION => generation(other),
+            _ => refused(RefusedKind::Malformed, "Open does not decode"),
+        }),
+    }
+}
+
+fn generation(theirs: u16) -> Refused {
+    refused(RefusedKind::Generation, &format!("generation {theirs} asked, {GENERATION} spoken"))
+}
+
+/// postcard's u16: seven bits a byte, the lowest first.
+fn first_varint(payload: &[u8]) -> Option<u16> {
+    let mut value = 0_u32;
+    for (index, &byte) in payload.iter().take(3).enumerate() {
+        value |= u32::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return u16::try_from(value).ok();
+        }
+    }
+    None
+}
+
+fn refused(kind: RefusedKind, message: &str) -> Refused {
+    Refused { kind, message: message.to_owned() }
+}
+
+/// Small frames must not wait for large ones, and a host that vanished without
+/// a word (this machine is its fork, say) must be noticed in the end.
+pub fn tune(socket: &OwnedFd) {
+    if !matches!(sockopt::socket_domain(socket), Ok(AddressFamily::INET | AddressFamily::INET6)) {
+        return;
+    }
+    // Each is an improvement, none a condition.
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(120));
+    let _ = sockopt::set_tcp_keepintvl(socket, Duration::from_secs(15));
+    let _ = sockopt::set_tcp_keepcnt(socket, 4);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_generation_is_read_whatever_follows() {
+        assert_eq!(first_varint(&[1, 99]), Some(1));
+        assert_eq!(first_varint(&[0xac, 0x02]), Some(300));
+        assert_eq!(first_varint(&[0xff, 0xff, 0xff]), None);
+        assert_eq!(first_varint(&[]), None);
+    }
+}

@@ -1,0 +1,4 @@
+//! sftp
+pub fn run() -> crate::error::Result<()> {
+    Ok(())
+}
