@@ -122,6 +122,6 @@ impl Context {
 }
 
 fn once<T>(place: &Once<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
-    let made = place.get_or_init(|| make().map_err(|error| format!("{error:?}")));
+    let made = place.get_or_init(|| make().map_err(|error| format!("{error:#}")));
     made.as_ref().map_err(|error| anyhow!("{error}"))
 }

@@ -6,7 +6,9 @@
 
 mod context;
 mod files;
+mod forwards;
 mod session;
+mod terminal;
 
 use berth_tests::clean_up_on_signals;
 use context::{Case, Context, Needs};
@@ -16,8 +18,13 @@ use std::{process::ExitCode, sync::Arc};
 /// More would only make each of them slower: guests are emulated.
 const THREADS: usize = 3;
 
-fn areas() -> [(&'static str, &'static [Case]); 2] {
-    [("session", session::CASES), ("files", files::CASES)]
+fn areas() -> [(&'static str, &'static [Case]); 4] {
+    [
+        ("session", session::CASES),
+        ("terminal", terminal::CASES),
+        ("files", files::CASES),
+        ("forwards", forwards::CASES),
+    ]
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -52,6 +59,7 @@ fn main() -> anyhow::Result<ExitCode> {
 fn run(case: &Case, context: &Context) -> Result<(), Failed> {
     (case.run)(context).map_err(|error| {
         let logs = if case.needs == Needs::Service { context.logs() } else { String::new() };
-        format!("{error:?}\n{logs}").into()
+        let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+        format!("{}\n{logs}", causes.join("\nbecause: ")).into()
     })
 }

@@ -6,7 +6,6 @@
 
 use crate::sweep::{left_behind, sweep};
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal};
 use std::{
     env, fs,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
@@ -18,6 +17,7 @@ use std::{
     },
     thread,
 };
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Short, because paths of sockets are.
 const PARENT: &str = "/var/tmp";
@@ -88,17 +88,25 @@ fn remove(path: &Path) {
     }
 }
 
-/// Cleans up on SIGINT and SIGTERM. Call it before the first thread starts:
-/// threads inherit that these signals wait for the one that takes them.
+/// Cleans up on SIGINT and SIGTERM, from a thread that does nothing else. The
+/// signals are caught and not blocked: programs would inherit a block.
 pub fn clean_up_on_signals() -> Result<()> {
-    let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-    signals.thread_block()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
     thread::Builder::new().name("signals".into()).spawn(move || {
-        let Ok(signal) = signals.wait() else { return };
+        let status = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => 130,
+                _ = terminate.recv() => 143,
+            }
+        });
         for path in LIVE.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             remove(path);
         }
-        process::exit(128 + signal as i32);
+        process::exit(status);
     })?;
     Ok(())
 }
