@@ -25,6 +25,15 @@ impl Context {
         Ok(Self { config: loaded.config, path, json })
     }
 
+    /// What a person types to get a machine.
+    pub fn ssh_line(&self) -> String {
+        let gateway = &self.config.gateway;
+        match gateway.shown_port() {
+            22 => format!("ssh {}", gateway.public_host),
+            port => format!("ssh -p {port} {}", gateway.public_host),
+        }
+    }
+
     pub fn need_root(&self, command: &str) -> Result<(), Refusal> {
         if nix::unistd::geteuid().is_root() {
             Ok(())

@@ -1,10 +1,18 @@
 //! `berth`: the operator's command.
 
+mod api;
+mod check;
 mod context;
+mod doctor;
 mod image;
+mod key;
 mod output;
+mod service;
+mod status;
+mod user;
+mod version;
 
-use berth_types::Refusal;
+use berth_types::{Code, Refusal};
 use clap::{Parser, Subcommand};
 use context::Context;
 use std::{path::PathBuf, process::ExitCode};
@@ -25,9 +33,26 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the service in the foreground; Ctrl-C stops it
+    Run,
+    /// Start the service in the background
+    Up,
+    /// Stop the service and its machines, cleanly
+    Down,
+    /// Is everything well?
+    Status,
+    /// What is there, what is missing, what will be used
+    Doctor,
+    /// Is a configuration valid?
+    Check(check::Check),
+    /// Who may log in
+    #[command(subcommand)]
+    User(user::Command),
     /// What machines start from
     #[command(subcommand)]
     Image(image::Command),
+    /// Which version this is
+    Version,
 }
 
 fn main() -> ExitCode {
@@ -43,8 +68,25 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Refusal> {
-    let context = Context::load(cli.config, cli.json)?;
+    let load = || Context::load(cli.config.clone(), cli.json);
     match cli.command {
-        Command::Image(command) => image::run(&context, command),
+        Command::Run => service::run::run(&load()?),
+        Command::Up => service::up::run(&load()?),
+        Command::Down => service::down::run(&load()?),
+        Command::Status => status::run(&load()?),
+        Command::Doctor => doctor::run(&load()?),
+        Command::User(command) => user::run(&load()?, command),
+        Command::Image(command) => image::run(&load()?, command),
+        // These two have to work where the configuration does not.
+        Command::Check(arguments) => check::run(arguments, cli.config, cli.json),
+        Command::Version => version::run(cli.json),
     }
+}
+
+/// One thread: the supervisor is bound to nothing but waiting.
+fn runtime() -> Result<tokio::runtime::Runtime, Refusal> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Refusal::new(Code::Failed, format!("cannot start ({error})"), "try again"))
 }

@@ -27,6 +27,15 @@ pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [St
     }
 }
 
+/// One fact per line, its name first.
+pub fn pairs(rows: impl IntoIterator<Item = [String; 2]>) {
+    let rows: Vec<_> = rows.into_iter().collect();
+    let width = rows.iter().map(|[name, _]| name.chars().count()).max().unwrap_or(0);
+    for [name, value] in rows {
+        println!("{name:width$}  {value}");
+    }
+}
+
 /// The error on one line, and for programs also as JSON.
 pub fn refusal(refusal: &Refusal, json: bool) {
     eprintln!("berth: {refusal}");

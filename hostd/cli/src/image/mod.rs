@@ -149,8 +149,8 @@ fn size(image: &Path) -> ByteSize {
     ByteSize(files.filter_map(|file| file.metadata().ok()).map(|found| found.blocks() * 512).sum())
 }
 
-/// Is there an image of this name, and is it what would be built now?
-pub fn state(directory: &Path, name: &str) -> Result<bool, Refusal> {
+/// Is the image of this name what would be built now? An error if there is none.
+pub fn is_current(directory: &Path, name: &str) -> Result<bool, Refusal> {
     let image = directory.join(name);
     if !image.join(metadata::FILE).exists() {
         let hint = format!("make it with 'berth image build {name}'");

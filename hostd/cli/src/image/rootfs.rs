@@ -70,11 +70,9 @@ pub fn pack(root: &Path, disk: &Path, log: &Path, progress: &Progress) -> Result
         .args(["-q", "-F", "-t", "ext4", "-L", "berth", "-b", "4096", "-m", "0"])
         // What is initialised now costs nothing in a sparse file, and later a guest's time.
         .arg("-E")
-        .arg(format!("lazy_itable_init=0,lazy_journal_init=0,nodiscard,resize={LARGEST_BLOCKS}"))
+        .arg(format!("lazy_itable_init=0,lazy_journal_init=0,resize={LARGEST_BLOCKS}"))
         .arg("-d")
         .arg(root)
-        .arg(disk)
-        // Where `fsck` and `mke2fs` live is not in every root's PATH.
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        .arg(disk);
     tool::run(&mut command, log, progress)
 }

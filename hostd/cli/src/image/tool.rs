@@ -13,14 +13,19 @@ use std::{
 /// What a failing tool said last; enough to see why, short enough to read.
 const TAIL: usize = 15;
 
-/// Runs a command to its end. Everything it says goes to the log; lines that
-/// begin with `I: ` (mmdebstrap's way to say what it does now) are progress.
+/// Runs a command to its end. Everything it says goes to the log; lines
+/// like `I: extracting archives...` (mmdebstrap's way to say what begins now)
+/// are progress.
 pub fn run(command: &mut Command, log: &Path, progress: &Progress) -> Result<(), ImageError> {
     let program = name(command.get_program());
     let failed = |source| ImageError::Run { program: program.clone(), source };
     let mut file = File::options().create(true).append(true).open(log).map_err(failed)?;
     let (reader, writer) = std::io::pipe().map_err(failed)?;
-    command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(failed)?).stderr(writer);
+    command
+        .env("PATH", path())
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone().map_err(failed)?)
+        .stderr(writer);
     let mut child = command.spawn().map_err(failed)?;
     // The command keeps the pipe's writing end: as long as it is open here, reading never ends.
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -28,8 +33,8 @@ pub fn run(command: &mut Command, log: &Path, progress: &Progress) -> Result<(),
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line.map_err(failed)?).into_owned();
         writeln!(file, "{line}").map_err(failed)?;
-        if let Some(step) = line.strip_prefix("I: ") {
-            progress.step(step.trim_end_matches('.'));
+        if let Some(step) = line.strip_prefix("I: ").and_then(|step| step.strip_suffix("...")) {
+            progress.step(step);
         }
         if tail.len() == TAIL {
             tail.pop_front();
@@ -75,6 +80,11 @@ pub fn filter(command: &[&str], input: &[u8]) -> Result<Vec<u8>, ImageError> {
 pub fn output(program: &str, arguments: &[&str]) -> Result<String, ImageError> {
     let command: Vec<&str> = std::iter::once(program).chain(arguments.iter().copied()).collect();
     filter(&command, &[]).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Not every root's PATH has the administrator's tools.
+fn path() -> String {
+    format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", std::env::var("PATH").unwrap_or_default())
 }
 
 fn name(program: &OsStr) -> String {

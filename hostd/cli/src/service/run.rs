@@ -1,0 +1,96 @@
+//! `berth run`: the service in the foreground.
+
+use super::{daemon::Daemon, place::Place, prepare, ready, stop::Stop};
+use crate::context::Context;
+use berth_api::{Caller, Client, Request};
+use berth_types::{Code, Refusal};
+use std::time::Duration;
+
+/// A first start makes the pool and finds machines again.
+const HOSTD_START: Duration = Duration::from_secs(120);
+/// A first start makes host keys.
+const GATEWAY_START: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub fn run(context: &Context) -> Result<(), Refusal> {
+    context.need_root("run")?;
+    let place = Place::new(&context.config.service.run);
+    let _claim = place.claim()?;
+    crate::runtime()?.block_on(serve(context, &place))
+}
+
+async fn serve(context: &Context, place: &Place) -> Result<(), Refusal> {
+    let mut stop = Stop::listen()?;
+    let config = prepare::prepare(context, place).await?;
+    let mut hostd = Daemon::new("hostd", config.clone(), place.clone());
+    let mut gateway = Daemon::new("gateway", config, place.clone());
+
+    let started = tokio::select! {
+        started = start(context, &mut hostd, &mut gateway) => started.map(|()| true),
+        () = stop.asked() => Ok(false),
+    };
+    if let Ok(true) = started {
+        println!("berth is up: {}", context.ssh_line());
+        tokio::select! {
+            never = hostd.keep() => match never {},
+            never = gateway.keep() => match never {},
+            () = stop.asked() => {}
+        }
+    }
+
+    // Nobody new comes in while the machines stop.
+    gateway.stop(PATIENCE).await;
+    stop_machines(context, &mut hostd, &mut stop).await;
+    started.map(|_| ())
+}
+
+async fn start(context: &Context, hostd: &mut Daemon, gateway: &mut Daemon) -> Result<(), Refusal> {
+    hostd.start()?;
+    first_answer("hostd", hostd, ready::hostd(context), HOSTD_START).await?;
+    gateway.start()?;
+    first_answer("gateway", gateway, ready::gateway(context), GATEWAY_START).await
+}
+
+/// One that dies before it ever answered would die again.
+async fn first_answer(
+    name: &str,
+    daemon: &mut Daemon,
+    ready: impl Future<Output = ()>,
+    limit: Duration,
+) -> Result<(), Refusal> {
+    tokio::select! {
+        () = ready => Ok(()),
+        status = daemon.ended() => {
+            let message = format!("{name} did not start ({status})");
+            Err(Refusal::new(Code::Failed, message, "its last lines say why"))
+        }
+        () = tokio::time::sleep(limit) => {
+            let message = format!("{name} does not answer after {limit:?}");
+            Err(Refusal::new(Code::Failed, message, "its last lines may say why"))
+        }
+    }
+}
+
+/// Stops every machine cleanly and then hostd. A second wish to stop leaves the
+/// machines as they are: running ones run on and are found again by the next start.
+async fn stop_machines(context: &Context, hostd: &mut Daemon, stop: &mut Stop) {
+    let client = Client::new(context.config.service.api_socket());
+    let shutdown = async {
+        let called = client.call_with(Caller::Operator, Request::Shutdown, |text| eprintln!("{text}")).await;
+        // hostd may end before its answer has arrived.
+        if let Err(berth_api::CallError::Refused(refusal)) = &called {
+            eprintln!("berth: {refusal}");
+        }
+        called.is_ok() && hostd.finish(PATIENCE).await
+    };
+    let clean = tokio::select! {
+        clean = shutdown => clean,
+        () = stop.asked() => {
+            eprintln!("berth: cut short: machines that still run are found again by the next start");
+            false
+        }
+    };
+    if !clean {
+        hostd.stop(PATIENCE).await;
+    }
+}
