@@ -1,0 +1,162 @@
+//! From the client into a machine: a bounded queue, written in large pieces.
+
+use crate::ssh::channel::{Counted, Gone, Inbox};
+use berth_guest_protocol::{Event, Kind, MAX_DATA, encode, header};
+use bytes::{Buf, Bytes};
+use russh::ChannelMsg;
+use std::{collections::VecDeque, io::IoSlice};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+/// Slices in one write.
+const SLICES: usize = 32;
+
+/// How the client's bytes are put on the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As they are; the end of input is the end of the stream.
+    Raw,
+    /// In frames, with window changes and signals between them.
+    Frames,
+}
+
+#[derive(Debug)]
+struct Queue {
+    pieces: VecDeque<Bytes>,
+    counted: Counted,
+    form: Form,
+    /// Raw streams end by closing, once everything before is written.
+    ended: bool,
+}
+
+/// Carries what the client sends until the client is gone, or has ended a raw
+/// stream. It goes on taking messages after the machine has stopped reading:
+/// the machine's last words may still be on their way to the client.
+pub async fn carry(inbox: &mut Inbox, writer: impl AsyncWrite + Unpin, form: Form) -> Result<(), Gone> {
+    let mut queue =
+        Queue { pieces: VecDeque::new(), counted: Counted::new(inbox.flow()), form, ended: false };
+    let mut writer = Some(writer);
+    loop {
+        let writable = writer.as_mut().filter(|_| queue.has_work());
+        tokio::select! {
+            message = inbox.next(), if !queue.counted.is_full() => queue.take(message?),
+            // Without a writer this branch is off.
+            Some(written) = async { Some(write(&queue.pieces, writable?).await) } => {
+                match written {
+                    Ok(Some(count)) => queue.advance(count),
+                    Ok(None) => return Ok(()),
+                    Err(error) => {
+                        tracing::debug!(%error, "the machine stopped reading");
+                        writer = None;
+                    }
+                }
+            }
+        }
+        if writer.is_none() {
+            queue.clear();
+        }
+    }
+}
+
+/// Writes what is first in line; `None` when the stream has been ended.
+async fn write(
+    pieces: &VecDeque<Bytes>,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> std::io::Result<Option<usize>> {
+    if pieces.is_empty() {
+        return writer.shutdown().await.map(|()| None);
+    }
+    let slices: Vec<IoSlice<'_>> = pieces.iter().take(SLICES).map(|piece| IoSlice::new(piece)).collect();
+    writer.write_vectored(&slices).await.map(Some)
+}
+
+impl Queue {
+    /// Something to write, or an end to be written.
+    fn has_work(&self) -> bool {
+        !self.pieces.is_empty() || self.ended
+    }
+
+    fn take(&mut self, message: ChannelMsg) {
+        match message {
+            ChannelMsg::Data { data } if self.form == Form::Raw => self.push(data),
+            ChannelMsg::Data { mut data } => {
+                while !data.is_empty() {
+                    let part = data.split_to(data.len().min(MAX_DATA));
+                    self.push(Bytes::copy_from_slice(&header(Kind::Data, part.len())));
+                    self.push(part);
+                }
+            }
+            ChannelMsg::Eof if self.form == Form::Raw => self.ended = true,
+            ChannelMsg::Eof => self.push(Bytes::copy_from_slice(&header(Kind::Eof, 0))),
+            ChannelMsg::WindowChange { col_width, row_height, pix_width, pix_height } => {
+                self.event(&Event::Resize {
+                    columns: cells(col_width),
+                    rows: cells(row_height),
+                    width: cells(pix_width),
+                    height: cells(pix_height),
+                });
+            }
+            ChannelMsg::Signal { signal } => {
+                self.event(&Event::Signal(signal_name(&signal)));
+            }
+            _ => {}
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        if self.form == Form::Frames
+            && let Ok(frame) = encode(Kind::Event, event)
+        {
+            self.push(frame.into());
+        }
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        // An empty slice would look like progress that never comes.
+        if !piece.is_empty() {
+            self.counted.add(piece.len());
+            self.pieces.push_back(piece);
+        }
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        self.counted.remove(count);
+        while let Some(piece) = self.pieces.front_mut() {
+            if count < piece.len() {
+                piece.advance(count);
+                return;
+            }
+            count -= piece.len();
+            self.pieces.pop_front();
+        }
+    }
+
+    fn clear(&mut self) {
+        let left = self.pieces.iter().map(Bytes::len).sum();
+        self.counted.remove(left);
+        self.pieces.clear();
+    }
+}
+
+pub fn cells(count: u32) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
+}
+
+/// As RFC 4254 writes it: without SIG.
+fn signal_name(signal: &russh::Sig) -> String {
+    use russh::Sig;
+    match signal {
+        Sig::ABRT => "ABRT".into(),
+        Sig::ALRM => "ALRM".into(),
+        Sig::FPE => "FPE".into(),
+        Sig::HUP => "HUP".into(),
+        Sig::ILL => "ILL".into(),
+        Sig::INT => "INT".into(),
+        Sig::KILL => "KILL".into(),
+        Sig::PIPE => "PIPE".into(),
+        Sig::QUIT => "QUIT".into(),
+        Sig::SEGV => "SEGV".into(),
+        Sig::TERM => "TERM".into(),
+        Sig::USR1 => "USR1".into(),
+        Sig::Custom(name) => name.chars().take(32).collect(),
+    }
+}

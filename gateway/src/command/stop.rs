@@ -1,0 +1,32 @@
+//! `stop NAME`: down, with its files kept.
+
+use super::{Answer, Context, Help, args, name, unexpected};
+use berth_api::{Reply, Request};
+use berth_types::Refusal;
+use clap::Parser;
+use serde_json::json;
+
+pub const HELP: Help = Help {
+    verb: "stop",
+    usage: "stop NAME",
+    summary: "shut a machine down; its files stay, the next connection starts it",
+    examples: &["{ssh} {host} stop dev"],
+    notes: "",
+};
+
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
+struct Raw {
+    name: String,
+}
+
+pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
+    let raw: Raw = args::parse(&HELP, words, context.address)?;
+    let name = name(&raw.name)?;
+    let text = format!("{name} is stopped\n");
+    match context.call(Request::Stop { name: name.clone() }).await? {
+        Reply::Machine(machine) => Answer::new(text, &machine),
+        Reply::Done => Answer::new(text, &json!({ "name": name })),
+        _ => Err(unexpected()),
+    }
+}

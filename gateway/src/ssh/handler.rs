@@ -1,0 +1,362 @@
+//! russh's callbacks. They run inside the connection's loop, so they answer at
+//! once and leave the work to a task per channel; only logins and requests for
+//! listeners, whose answer is the result, wait for hostd.
+
+use super::{
+    auth, channel,
+    limits::Permit,
+    peer::{Login, Origin, Peer},
+    session,
+};
+use crate::attach::{
+    forward::{self, Asked},
+    jump,
+    listen::{self, Announce, Listening},
+};
+use berth_api::{Reply, Request, Resolved};
+use berth_config::Registration;
+use berth_guest_protocol::{Listen, Target};
+use berth_types::{Code, Refusal};
+use russh::{
+    Channel, ChannelId, ChannelOpenFailure, Disconnect, Error, Pty,
+    server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Session, VerifiedPublicKey},
+};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+/// A listener's machine may have to start first.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(60);
+const SSH_PORT: u32 = 22;
+
+/// One connection's callbacks.
+#[derive(Debug)]
+pub struct Connection {
+    peer: Arc<Peer>,
+    /// Given back when the login succeeds.
+    permit: Option<Permit>,
+    listeners: HashMap<Listener, Listening>,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Listener {
+    Tcp(String, u32),
+    Unix(String),
+}
+
+impl Connection {
+    pub fn new(peer: Arc<Peer>, permit: Option<Permit>) -> Self {
+        Self { peer, permit, listeners: HashMap::new() }
+    }
+
+    /// Tells the client why it may not log in, where a plain "denied" would
+    /// leave it guessing.
+    async fn explain(&self, refusal: &Refusal) {
+        let reason = match refusal.code {
+            Code::Unavailable => Disconnect::ServiceNotAvailable,
+            _ => Disconnect::NoMoreAuthMethodsAvailable,
+        };
+        if let Some(handle) = self.peer.handle.get() {
+            let _ = handle.disconnect(reason, format!("berth: {refusal}"), String::new()).await;
+        }
+    }
+
+    async fn log_in(&self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Login, Refusal> {
+        let key = auth::record(key.public_key)?;
+        let (user_id, registered) = match self.peer.call(Request::Login { key }, |_| {}).await? {
+            (Reply::LoggedIn { user, registered }, _) => (user, registered),
+            _ => return Err(crate::command::unexpected()),
+        };
+        if let Origin::Jump { user: owner, .. } = &self.peer.origin
+            && *owner != user_id
+        {
+            return Err(Refusal::new(
+                Code::NotAllowed,
+                "this key is not of the user who made the jump",
+                "use the same key for both",
+            ));
+        }
+        Ok(Login { user: user_id, name: user.to_owned(), registered })
+    }
+
+    fn asked(&self, channel: Channel<Msg>) -> Option<Asked> {
+        self.peer.admit().map(|admission| Asked { channel, admission })
+    }
+
+    async fn listen(
+        &mut self,
+        listen: Listen,
+        announce: impl FnOnce(u16) -> Announce,
+    ) -> Option<(u16, Listening)> {
+        let peer = Arc::clone(&self.peer);
+        let admission = peer.admit()?;
+        let binding = async {
+            let place = peer.place().await?;
+            let bound = listen::bind(&peer, &place, listen).await?;
+            Ok::<_, Refusal>((place, bound))
+        };
+        match tokio::time::timeout(LISTEN_PATIENCE, binding).await {
+            Ok(Ok((place, bound))) => {
+                let port = bound.port;
+                Some((port, listen::serve(Arc::clone(&peer), place, bound, announce(port), admission)))
+            }
+            Ok(Err(refusal)) => {
+                tracing::info!(%refusal, "a remote forward was refused");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+fn shortage() -> ChannelOpenFailure {
+    let code = ChannelOpenFailure::ResourceShortage.code();
+    ChannelOpenFailure::Other { code, reason: format!("berth: {}", session::too_many()) }
+}
+
+impl Handler for Connection {
+    type Error = Error;
+
+    async fn auth_publickey_offered(
+        &mut self,
+        _user: &str,
+        offer: PublicKeyOffer<'_>,
+    ) -> Result<Auth, Error> {
+        if !auth::acceptable(offer.public_key, offer.algorithm) {
+            return Ok(Auth::reject());
+        }
+        if self.peer.gateway.settings.registration == Registration::Open {
+            return Ok(Auth::Accept);
+        }
+        let fingerprint = auth::fingerprint(offer.public_key);
+        match self.peer.call(Request::Knows { fingerprint }, |_| {}).await {
+            Ok((Reply::Knows(true), _)) => Ok(Auth::Accept),
+            Ok(_) => Ok(Auth::reject()),
+            Err(refusal) => {
+                self.explain(&refusal).await;
+                Ok(Auth::reject())
+            }
+        }
+    }
+
+    async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Error> {
+        match self.log_in(user, key).await {
+            Ok(login) => {
+                tracing::info!(user = %login.user, remote = %self.peer.remote, "logged in");
+                let _ = self.peer.login.set(login);
+                Ok(Auth::Accept)
+            }
+            Err(refusal) => {
+                tracing::info!(remote = %self.peer.remote, %refusal, "a login was refused");
+                self.explain(&refusal).await;
+                Ok(Auth::reject())
+            }
+        }
+    }
+
+    async fn auth_succeeded(&mut self, session: &mut Session) -> Result<(), Error> {
+        let _ = self.peer.handle.set(session.handle());
+        self.permit = None;
+        Ok(())
+    }
+
+    async fn channel_open_session(
+        &mut self,
+        channel: Channel<Msg>,
+        reply: ChannelOpenHandle,
+        session: &mut Session,
+    ) -> Result<(), Error> {
+        let Some(admission) = self.peer.admit() else {
+            reply.reject(shortage()).await;
+            return Ok(());
+        };
+        reply.accept().await;
+        let peer = Arc::clone(&self.peer);
+        let (inbox, outlet) = channel::split(channel, session.handle(), Arc::clone(&peer.flow));
+        tokio::spawn(async move {
+            session::serve(peer, inbox, outlet).await;
+            drop(admission);
+        });
+        Ok(())
+    }
+
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _originator: &str,
+        _originator_port: u32,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Error> {
+        let Some(asked) = self.asked(channel) else {
+            reply.reject(shortage()).await;
+            return Ok(());
+        };
+        let Ok(port16) = u16::try_from(port) else {
+            reply.reject(ChannelOpenFailure::ConnectFailed).await;
+            return Ok(());
+        };
+        let (peer, host) = (Arc::clone(&self.peer), host.to_owned());
+        tokio::spawn(async move {
+            if port == SSH_PORT
+                && let Some(origin) = jump_target(&peer, &host).await
+            {
+                return jump::serve(peer, asked, reply, origin).await;
+            }
+            forward::dial(peer, asked, reply, Target::Tcp { host, port: port16 }).await;
+        });
+        Ok(())
+    }
+
+    async fn channel_open_direct_streamlocal(
+        &mut self,
+        channel: Channel<Msg>,
+        path: &str,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Error> {
+        match self.asked(channel) {
+            Some(asked) => {
+                let target = Target::Unix { path: path.to_owned() };
+                tokio::spawn(forward::dial(Arc::clone(&self.peer), asked, reply, target));
+            }
+            None => reply.reject(shortage()).await,
+        }
+        Ok(())
+    }
+
+    fn adjust_window(&mut self, _channel: ChannelId, _current: u32) -> u32 {
+        self.peer.flow.window()
+    }
+
+    async fn pty_request(
+        &mut self,
+        channel: ChannelId,
+        _term: &str,
+        _columns: u32,
+        _rows: u32,
+        _width: u32,
+        _height: u32,
+        _modes: &[(Pty, u32)],
+        session: &mut Session,
+    ) -> Result<(), Error> {
+        session.channel_success(channel)
+    }
+
+    async fn x11_request(
+        &mut self,
+        channel: ChannelId,
+        _single: bool,
+        _protocol: &str,
+        _cookie: &str,
+        _screen: u32,
+        session: &mut Session,
+    ) -> Result<(), Error> {
+        session.channel_failure(channel)
+    }
+
+    async fn env_request(
+        &mut self,
+        channel: ChannelId,
+        name: &str,
+        value: &str,
+        session: &mut Session,
+    ) -> Result<(), Error> {
+        if session::accepts_variable(name, value) {
+            session.channel_success(channel)
+        } else {
+            session.channel_failure(channel)
+        }
+    }
+
+    async fn shell_request(&mut self, channel: ChannelId, session: &mut Session) -> Result<(), Error> {
+        session.channel_success(channel)
+    }
+
+    async fn exec_request(
+        &mut self,
+        channel: ChannelId,
+        _line: &[u8],
+        session: &mut Session,
+    ) -> Result<(), Error> {
+        session.channel_success(channel)
+    }
+
+    async fn subsystem_request(
+        &mut self,
+        channel: ChannelId,
+        name: &str,
+        session: &mut Session,
+    ) -> Result<(), Error> {
+        if name == "sftp" { session.channel_success(channel) } else { session.channel_failure(channel) }
+    }
+
+    async fn window_change_request(
+        &mut self,
+        channel: ChannelId,
+        _columns: u32,
+        _rows: u32,
+        _width: u32,
+        _height: u32,
+        session: &mut Session,
+    ) -> Result<(), Error> {
+        session.channel_success(channel)
+    }
+
+    async fn agent_request(&mut self, _channel: ChannelId, _session: &mut Session) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    async fn tcpip_forward(
+        &mut self,
+        address: &str,
+        port: &mut u32,
+        _session: &mut Session,
+    ) -> Result<bool, Error> {
+        let Ok(wanted) = u16::try_from(*port) else { return Ok(false) };
+        let listen = Listen::Tcp { host: address.to_owned(), port: wanted };
+        let announce = |port| Announce::Tcp { address: address.to_owned(), port };
+        let Some((bound, listening)) = self.listen(listen, announce).await else { return Ok(false) };
+        *port = u32::from(bound);
+        self.listeners.insert(Listener::Tcp(address.to_owned(), *port), listening);
+        Ok(true)
+    }
+
+    async fn cancel_tcpip_forward(
+        &mut self,
+        address: &str,
+        port: u32,
+        _session: &mut Session,
+    ) -> Result<bool, Error> {
+        Ok(self.listeners.remove(&Listener::Tcp(address.to_owned(), port)).is_some())
+    }
+
+    async fn streamlocal_forward(&mut self, path: &str, _session: &mut Session) -> Result<bool, Error> {
+        let listen = Listen::Unix { path: path.to_owned() };
+        let announce = |_| Announce::Unix { path: path.to_owned() };
+        let Some((_, listening)) = self.listen(listen, announce).await else { return Ok(false) };
+        self.listeners.insert(Listener::Unix(path.to_owned()), listening);
+        Ok(true)
+    }
+
+    async fn cancel_streamlocal_forward(
+        &mut self,
+        path: &str,
+        _session: &mut Session,
+    ) -> Result<bool, Error> {
+        Ok(self.listeners.remove(&Listener::Unix(path.to_owned())).is_some())
+    }
+}
+
+/// `ssh -J HOST NAME`: from the lobby, port 22 of a machine's name is that
+/// machine. At a machine's own login it is whatever the machine finds there.
+async fn jump_target(peer: &Peer, host: &str) -> Option<Origin> {
+    let login = peer.login.get()?;
+    if !matches!(peer.resolve().await, Ok(Resolved::Lobby { .. })) {
+        return None;
+    }
+    match peer.resolve_name(host.to_owned()).await {
+        Ok(Resolved::Machine(machine)) => Some(Origin::Jump { machine, user: login.user.clone() }),
+        _ => None,
+    }
+}

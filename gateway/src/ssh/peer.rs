@@ -1,0 +1,141 @@
+//! Who is at the other end of a connection, and what is shared by its channels.
+
+use super::{Gateway, channel::Flow};
+use crate::target::{Place, place};
+use berth_api::{CallError, Caller, Reply, Request, Resolved};
+use berth_types::{MachineName, Refusal, UserId};
+use russh::server::Handle;
+use std::{
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+/// How the connection came to us.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// From the network.
+    Network,
+    /// Through a channel of another connection (`ssh -J`), to one machine of
+    /// that connection's user.
+    Jump { machine: MachineName, user: UserId },
+}
+
+/// Whose key was verified.
+#[derive(Clone, Debug)]
+pub struct Login {
+    pub user: UserId,
+    /// What stands before the `@`.
+    pub name: String,
+    /// This login made the user.
+    pub registered: bool,
+}
+
+#[derive(Debug)]
+pub struct Peer {
+    pub gateway: Arc<Gateway>,
+    pub origin: Origin,
+    pub remote: SocketAddr,
+    pub local: SocketAddr,
+    pub flow: Arc<Flow>,
+    /// Known as soon as the session runs.
+    pub handle: OnceLock<Handle>,
+    pub login: OnceLock<Login>,
+    channels: AtomicU32,
+    greeted: AtomicBool,
+}
+
+impl Peer {
+    pub fn new(gateway: Arc<Gateway>, origin: Origin, remote: SocketAddr, local: SocketAddr) -> Self {
+        Self {
+            gateway,
+            origin,
+            remote,
+            local,
+            flow: Arc::default(),
+            handle: OnceLock::new(),
+            login: OnceLock::new(),
+            channels: AtomicU32::new(0),
+            greeted: AtomicBool::new(false),
+        }
+    }
+
+    pub async fn call(
+        &self,
+        request: Request,
+        progress: impl FnMut(String),
+    ) -> Result<(Reply, Option<OwnedFd>), Refusal> {
+        let caller = match self.login.get() {
+            Some(login) => Caller::User(login.user.clone()),
+            None => Caller::Gateway,
+        };
+        self.gateway.api.call_with(caller, request, progress).await.map_err(|error| {
+            if let CallError::Unavailable { source, .. } = &error {
+                tracing::warn!(%error, %source, "hostd is away");
+            }
+            error.refusal()
+        })
+    }
+
+    /// What this connection's login name means now: machines come and go while
+    /// a connection lasts, so every channel asks anew.
+    pub async fn resolve(&self) -> Result<Resolved, Refusal> {
+        if let Origin::Jump { machine, .. } = &self.origin {
+            return Ok(Resolved::Machine(machine.clone()));
+        }
+        let name = self.login.get().map(|login| login.name.clone()).unwrap_or_default();
+        self.resolve_name(name).await
+    }
+
+    pub async fn resolve_name(&self, login: String) -> Result<Resolved, Refusal> {
+        // No machine has such a name, so nobody has to be asked.
+        if login.parse::<MachineName>().is_err() {
+            return Ok(Resolved::Lobby { similar: None });
+        }
+        match self.call(Request::Resolve { login }, |_| {}).await? {
+            (Reply::Resolved(resolved), _) => Ok(resolved),
+            _ => Err(crate::command::unexpected()),
+        }
+    }
+
+    /// Where forwards go.
+    pub async fn place(&self) -> Result<Place, Refusal> {
+        self.resolve().await.map(place)
+    }
+
+    /// True once, for whoever may tell a new user that they are registered.
+    pub fn greets(&self) -> bool {
+        let new = self.login.get().is_some_and(|login| login.registered);
+        new && !self.greeted.swap(true, Ordering::Relaxed)
+    }
+
+    /// A place for one more channel or listener, if the limit allows it.
+    pub fn admit(self: &Arc<Self>) -> Option<Admission> {
+        let most = self.gateway.settings.channels_max;
+        let admitted = self
+            .channels
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < most).then_some(count + 1));
+        admitted.ok().map(|_| Admission(Arc::clone(self)))
+    }
+
+    /// The environment that sshd gives to commands.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let (remote, local) = (self.remote, self.local);
+        let client = format!("{} {} {}", remote.ip(), remote.port(), local.port());
+        let connection = format!("{} {} {} {}", remote.ip(), remote.port(), local.ip(), local.port());
+        vec![("SSH_CLIENT".into(), client), ("SSH_CONNECTION".into(), connection)]
+    }
+}
+
+/// Counts one channel for as long as it is held.
+#[derive(Debug)]
+pub struct Admission(Arc<Peer>);
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.0.channels.fetch_sub(1, Ordering::Relaxed);
+    }
+}
