@@ -8,6 +8,7 @@
 //! directory, which is its working directory, so that a copy of the directory
 //! is a copy of the machine.
 
+pub mod fake;
 mod process;
 pub mod qemu;
 

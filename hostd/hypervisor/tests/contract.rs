@@ -1,84 +1,98 @@
-#[path = "support/net.rs"]
-mod net;
-use berth_hypervisor::{qemu::*, *};
-use std::{path::Path, time::*};
+//! The contract of [`berth_hypervisor`]: one set of cases, run against every
+//! driver that this host has. Cases about guests need one, so the fake sits
+//! them out.
 
-#[tokio::test]
-async fn smoke() {
-    let dir = std::path::PathBuf::from("/work/tmp/hyper/smoke");
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).unwrap();
-    let image = Path::new("/var/lib/berth/images/debian");
-    std::process::Command::new("cp")
-        .arg("--sparse=always")
-        .arg(image.join("disk"))
-        .arg(dir.join("disk"))
-        .status()
-        .unwrap();
-    std::os::unix::fs::chown(dir.join("disk"), Some(765432), Some(765432)).unwrap();
-    let qemu = Qemu::detect(Path::new("qemu-system-x86_64"), Path::new("qboot.rom"), Accel::Auto).unwrap();
-    println!("{qemu:?}");
-    let net = net::Net::new().unwrap();
-    let netns = net.netns.clone();
-    let start = Instant::now();
-    let id = berth_types::MachineId::random();
-    let vm = qemu
-        .start(Launch {
-            id: id.clone(),
-            directory: dir.clone(),
-            socket: dir.join("q.sock"),
-            cpus: 1,
-            memory: berth_types::ByteSize(512 << 20),
-            uid: 765432,
-            kernel: image.join("vmlinux"),
-            initrd: image.join("initrd"),
-            netns: net.netns,
-            ctl_tap: net.ctl,
-            eth_tap: net.eth,
-            origin: Origin::Boot,
-        })
-        .await;
-    println!("{:?} {:?}", start.elapsed(), vm.as_ref().err());
-    let vm = vm.unwrap();
-    let limit = Instant::now() + Duration::from_secs(20);
-    loop {
-        match net::connect(&netns, Duration::from_millis(200)) {
-            Ok(_) => {
-                println!("answer {:?}", start.elapsed());
-                break;
-            }
-            Err(e) if Instant::now() > limit => {
-                println!("no answer {e}");
-                break;
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
+#[path = "contract/adoption.rs"]
+mod adoption;
+#[path = "contract/endings.rs"]
+mod endings;
+#[path = "contract/faults.rs"]
+mod faults;
+#[path = "contract/lifecycle.rs"]
+mod lifecycle;
+mod support;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use std::{path::PathBuf, process::ExitCode};
+use support::machine::{Subject, detect};
+
+type Case = fn(&Subject) -> Result<()>;
+
+/// For every driver.
+const CASES: &[(&str, Case)] = &[
+    ("pause_and_resume", lifecycle::pause_and_resume),
+    ("save_and_restore", lifecycle::save_and_restore),
+    ("save_and_continue", lifecycle::save_and_continue),
+    ("kill", endings::kill),
+    ("killed_by_another", endings::killed_by_another),
+    ("a_dropped_vm_lives_on", adoption::a_dropped_vm_lives_on),
+    ("adopted_by_another_driver", adoption::adopted_by_another_driver),
+    ("a_stranger_is_not_adopted", adoption::a_stranger_is_not_adopted),
+    ("damaged_state", faults::damaged_state),
+    ("missing_state", faults::missing_state),
+    ("missing_disk", faults::missing_disk),
+    ("a_start_given_up", faults::a_start_given_up),
+];
+
+/// For drivers with guests and processes of their own.
+const GUEST_CASES: &[(&str, Case)] = &[
+    ("confinement", lifecycle::confinement),
+    ("guest_panic", endings::guest_panic),
+    ("guest_power_off", endings::guest_power_off),
+    ("guest_reboot", endings::guest_reboot),
+    ("adopted_guest_power_off", adoption::adopted_guest_power_off),
+    ("one_disk_one_machine", faults::one_disk_one_machine),
+    ("missing_kernel", faults::missing_kernel),
+    ("memory_of_another_size", faults::memory_of_another_size),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // A booting guest takes a CPU; more at once only reach their limits.
+    arguments.test_threads = arguments.test_threads.or(Some(2));
+    let mut trials = trials("fake", &Subject::Fake, CASES, None);
+    let (subject, missing) = qemu();
+    if let Some(missing) = &missing {
+        println!("skipped: qemu: {missing}");
     }
-    println!("cpu {:?}", vm.cpu_time());
-    let known = Known {
-        id,
-        pid: vm.pid(),
-        started: vm.started(),
-        directory: dir.clone(),
-        socket: dir.join("q.sock"),
+    for cases in [CASES, GUEST_CASES] {
+        trials.extend(self::trials("qemu", &subject, cases, missing.as_deref()));
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trials(driver: &str, subject: &Subject, cases: &[(&str, Case)], missing: Option<&str>) -> Vec<Trial> {
+    let trial = |(name, case): &(&str, Case)| {
+        let (case, subject) = (*case, subject.clone());
+        Trial::test(format!("{driver}::{name}"), move || {
+            case(&subject).map_err(|error| format!("{error:#}").into())
+        })
+        .with_ignored_flag(missing.is_some())
     };
-    let t = Instant::now();
-    vm.pause().await.unwrap();
-    println!("pause {:?}", t.elapsed());
-    let t = Instant::now();
-    println!("save {:?} {:?}", vm.save().await, t.elapsed());
-    let t = Instant::now();
-    vm.resume().await.unwrap();
-    println!("resume {:?}", t.elapsed());
-    println!("{}", std::fs::read_to_string(dir.join("console.log")).unwrap());
-    vm.kill().await.unwrap();
-    println!("{:?}", vm.wait().await);
-    println!("{:?}", qemu.adopt(known).await.unwrap().is_none());
-    println!("{}", std::fs::read_to_string(dir.join("hypervisor.log")).unwrap());
-    println!(
-        "{}",
-        String::from_utf8_lossy(
-            &std::process::Command::new("ls").arg("-las").arg(&dir).output().unwrap().stdout
-        )
-    );
+    cases.iter().map(trial).collect()
+}
+
+/// QEMU with an image, or what is missing.
+fn qemu() -> (Subject, Option<String>) {
+    let image = std::env::var_os("BERTH_TEST_IMAGE")
+        .map_or_else(|| PathBuf::from("/var/lib/berth/images/debian"), PathBuf::from);
+    let missing = if !rustix::process::geteuid().is_root() {
+        Some("needs root".to_owned())
+    } else if let Some(file) = ["vmlinux", "initrd", "disk"].iter().find(|file| !image.join(file).exists()) {
+        Some(format!("no {}: run `berth image build`", image.join(file).display()))
+    } else {
+        detect().err().map(|error| error.to_string())
+    };
+    (Subject::Qemu { image }, missing)
+}
+
+/// A runtime of a case's own. Dropped, it takes the drivers' tasks and sockets
+/// with it, as the end of hostd would.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+}
+
+fn block_on(case: impl Future<Output = Result<()>>) -> Result<()> {
+    runtime()?.block_on(case)
 }

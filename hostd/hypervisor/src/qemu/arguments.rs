@@ -54,10 +54,15 @@ impl Arguments<'_> {
         ]);
         text(&["-M", "microvm,rtc=on,pic=off,isa-serial=on,memory-backend=ram"]);
         text(&["-append", &self.kernel_line()]);
-        // The image lock stays on: a second start on the same disk must fail.
+        // The image lock stays on: a second start on the same disk must fail. A
+        // write that fails, on a full pool too, fails in the guest, which stays
+        // within reach; QEMU would stop it for ever.
         text(&[
             "-drive",
-            &format!("id=disk,if=none,format=raw,cache=writeback,aio=threads,discard=unmap,file={DISK}"),
+            &format!(
+                "id=disk,if=none,format=raw,cache=writeback,aio=threads,discard=unmap,\
+                 werror=report,rerror=report,file={DISK}"
+            ),
             "-device",
             "virtio-blk-device,drive=disk",
         ]);

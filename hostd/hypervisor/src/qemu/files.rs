@@ -33,13 +33,14 @@ fn give(file: &File, uid: u32) -> io::Result<()> {
 /// running clone's, and stale contents would only be read from disk in vain.
 pub(super) fn fresh_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Error> {
     let make = || {
-        let path = directory.join(RAM);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = open(&path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
+        let file = create(directory, RAM)?;
         file.set_len(size)?;
+        // Room is taken now: a page without a block would later be a SIGBUS, and
+        // the end of the machine. Extents are marked, not written.
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
+            Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => {}
+            Err(error) => return Err(error.into()),
+        }
         give(&file, uid)
     };
     make().map_err(|source| Error::Io { operation: "making the machine's memory", source })
@@ -58,9 +59,19 @@ pub(super) fn saved_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Err
     check().map_err(|source| Error::Io { operation: "opening the machine's saved memory", source })
 }
 
-/// A file for device state: made empty, still under another name.
+/// A new file, whatever was there before.
 pub(super) fn create(directory: &Path, name: &str) -> io::Result<File> {
-    open(&directory.join(name), OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
+    let path = directory.join(name);
+    remove(&path)?;
+    open(&path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+}
+
+/// Removes what may not be there.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn read(directory: &Path, name: &str) -> io::Result<File> {

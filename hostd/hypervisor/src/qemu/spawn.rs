@@ -22,6 +22,7 @@ use std::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::{net::UnixListener, process::CommandExt},
     },
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
@@ -29,22 +30,30 @@ use std::{
 /// victim than hostd, which all machines share.
 const OOM_SCORE: &[u8] = b"500";
 
-/// A process whose start is not complete: dropped half-way, it is ended.
-pub(super) struct Newborn(Option<Process>);
+/// A start that is not complete: dropped half-way, it leaves nothing.
+pub(super) struct Newborn {
+    process: Option<Process>,
+    /// `None`: it has grown up.
+    socket: Option<PathBuf>,
+}
 
 impl Newborn {
     pub(super) fn process(&self) -> Option<&Process> {
-        self.0.as_ref()
+        self.process.as_ref()
     }
 
     pub(super) fn grown(mut self) -> Option<Process> {
-        self.0.take()
+        self.socket = None;
+        self.process.take()
     }
 }
 
 impl Drop for Newborn {
     fn drop(&mut self) {
-        let Some(process) = self.0.take() else { return };
+        if let Some(socket) = self.socket.take() {
+            let _ = std::fs::remove_file(socket);
+        }
+        let Some(process) = self.process.take() else { return };
         let _ = process.signal(Signal::KILL);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { process.ended().await });
@@ -69,6 +78,7 @@ pub(super) fn spawn(qemu: &Qemu, launch: &Launch) -> Result<Newborn, Error> {
     let logs = |source| Error::Io { operation: "opening the machine's logs", source };
     files::log(directory, CONSOLE, launch.uid, first_line).map_err(logs)?;
     let log = files::log(directory, LOG, launch.uid, first_line).map_err(logs)?;
+    let mut newborn = Newborn { process: None, socket: Some(launch.socket.clone()) };
     let qmp = listen(launch)?;
 
     let arguments = Arguments {
@@ -102,17 +112,15 @@ pub(super) fn spawn(qemu: &Qemu, launch: &Launch) -> Result<Newborn, Error> {
     let child = confinement
         .spawn(&mut command)
         .map_err(|source| Error::Spawn { program: qemu.binary.display().to_string(), source })?;
-    Process::of_child(child).map(|process| Newborn(Some(process)))
+    newborn.process = Some(Process::of_child(child)?);
+    Ok(newborn)
 }
 
 /// Bound and listening before there is a process, so that nobody has to wait
 /// for a socket to appear.
 fn listen(launch: &Launch) -> Result<OwnedFd, Error> {
     let bind = || {
-        match std::fs::remove_file(&launch.socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        files::remove(&launch.socket)?;
         UnixListener::bind(&launch.socket).map(OwnedFd::from)
     };
     bind().map_err(|source| Error::Io { operation: "making the control socket", source })

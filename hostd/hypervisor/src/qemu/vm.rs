@@ -58,11 +58,7 @@ impl QemuVm {
                 Some(process) => Ok(Self::supervise(process, qmp, directory, socket)),
                 None => Err(Error::Gone(Exit::Unknown)),
             },
-            Err(error) => {
-                let error = explain(error, &newborn, &directory).await;
-                let _ = std::fs::remove_file(&socket);
-                Err(error)
-            }
+            Err(error) => Err(explain(error, &newborn, &directory).await),
         }
     }
 

@@ -1,0 +1,220 @@
+//! A driver without a guest, for tests of what is built on drivers.
+//!
+//! Honest where it counts: a machine is a real process with a real pid that
+//! can be killed, paused, saved and adopted by another driver. What tests need
+//! beyond that — a start that fails or drags on, a guest that ends — is asked
+//! for by name.
+
+use crate::{
+    Capabilities, Driver, Error, Exit, Known, Launch, Origin, Vm,
+    process::{End, Process},
+};
+use berth_types::MachineId;
+use rustix::process::Signal;
+use std::{
+    collections::HashMap,
+    io,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::watch;
+
+const STATE: &str = "berth: a fake machine's devices\n";
+
+#[derive(Clone, Debug, Default)]
+pub struct Fake(Arc<Mutex<Script>>);
+
+/// What tests have asked for.
+#[derive(Debug, Default)]
+struct Script {
+    failures: Vec<String>,
+    delay: Duration,
+    running: HashMap<MachineId, Arc<Process>>,
+    exits: HashMap<MachineId, Exit>,
+}
+
+impl Fake {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next start is refused with these words.
+    pub fn fail_next_start(&self, message: &str) {
+        self.script().failures.push(message.to_owned());
+    }
+
+    /// Every start from now on takes this long.
+    pub fn delay_starts(&self, delay: Duration) {
+        self.script().delay = delay;
+    }
+
+    /// The guest ends by itself: its process does, and is reported as this.
+    pub fn end(&self, id: &MachineId, exit: Exit) -> Result<(), Error> {
+        let process = {
+            let mut script = self.script();
+            script.exits.insert(id.clone(), exit);
+            script.running.get(id).cloned()
+        };
+        process.map_or(Ok(()), |process| process.signal(Signal::KILL))
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn supervise(&self, id: MachineId, process: Process, directory: PathBuf, socket: PathBuf) -> Arc<dyn Vm> {
+        let process = Arc::new(process);
+        self.script().running.insert(id.clone(), process.clone());
+        let (sender, exit) = watch::channel(None);
+        let (fake, watched) = (self.clone(), process.clone());
+        tokio::spawn(async move {
+            let end = watched.ended().await;
+            let _ = std::fs::remove_file(socket);
+            let asked = {
+                let mut script = fake.script();
+                script.running.remove(&id);
+                script.exits.remove(&id)
+            };
+            sender.send_replace(Some(asked.unwrap_or(match end {
+                End::Status(status) => Exit::Status(status),
+                End::Signal(signal) => Exit::Signal(signal),
+                End::Untold => Exit::Unknown,
+            })));
+        });
+        Arc::new(FakeVm { process, directory, exit })
+    }
+}
+
+#[async_trait::async_trait]
+impl Driver for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn version(&self) -> &str {
+        "1"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { save: true, pause: true }
+    }
+
+    async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error> {
+        let (failure, delay) = {
+            let mut script = self.script();
+            (script.failures.pop(), script.delay)
+        };
+        tokio::time::sleep(delay).await;
+        if let Some(message) = failure {
+            return Err(Error::Refused { operation: "starting the machine", message });
+        }
+        let process = spawn(&launch)?;
+        if launch.origin == Origin::Saved {
+            process.signal(Signal::STOP)?;
+        }
+        Ok(self.supervise(launch.id, process, launch.directory, launch.socket))
+    }
+
+    async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error> {
+        let process = Process::find(known.pid, known.started)?;
+        Ok(process.map(|process| self.supervise(known.id, process, known.directory, known.socket)))
+    }
+}
+
+fn spawn(launch: &Launch) -> Result<Process, Error> {
+    check(launch)
+        .map_err(|error| Error::Refused { operation: "starting the machine", message: error.to_string() })?;
+    let program = "sleep";
+    let child = Command::new(program)
+        .arg("infinity")
+        .current_dir(&launch.directory)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|source| Error::Spawn { program: program.to_owned(), source })?;
+    Process::of_child(child)
+}
+
+/// What a real hypervisor would find out for itself.
+fn check(launch: &Launch) -> io::Result<()> {
+    let directory = &launch.directory;
+    std::fs::metadata(directory.join("disk"))?;
+    match launch.origin {
+        Origin::Boot => std::fs::File::create(directory.join("ram"))?.set_len(launch.memory.0)?,
+        Origin::Saved => {
+            std::fs::metadata(directory.join("ram"))?;
+            if std::fs::read_to_string(directory.join("state"))? != STATE {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the device state is damaged"));
+            }
+        }
+    }
+    std::fs::write(directory.join("console.log"), "berth: power on\n")?;
+    std::fs::write(&launch.socket, "")
+}
+
+#[derive(Debug)]
+struct FakeVm {
+    process: Arc<Process>,
+    directory: PathBuf,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+impl FakeVm {
+    fn alive(&self) -> Result<(), Error> {
+        let exit = *self.exit.borrow();
+        exit.map_or(Ok(()), |exit| Err(Error::Gone(exit)))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        self.alive()?;
+        self.process.signal(signal)
+    }
+}
+
+#[async_trait::async_trait]
+impl Vm for FakeVm {
+    fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    fn started(&self) -> u64 {
+        self.process.started()
+    }
+
+    async fn pause(&self) -> Result<(), Error> {
+        self.signal(Signal::STOP)
+    }
+
+    async fn resume(&self) -> Result<(), Error> {
+        self.signal(Signal::CONT)
+    }
+
+    async fn save(&self) -> Result<(), Error> {
+        self.alive()?;
+        let write = |directory: &Path| {
+            std::fs::write(directory.join("state.tmp"), STATE)?;
+            std::fs::rename(directory.join("state.tmp"), directory.join("state"))
+        };
+        write(&self.directory).map_err(|source| Error::Io { operation: "saving device state", source })
+    }
+
+    async fn kill(&self) -> Result<(), Error> {
+        self.process.signal(Signal::KILL)?;
+        self.wait().await;
+        Ok(())
+    }
+
+    async fn wait(&self) -> Exit {
+        let mut exit = self.exit.clone();
+        exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit).unwrap_or(Exit::Unknown)
+    }
+
+    fn cpu_time(&self) -> u64 {
+        self.process.cpu_time()
+    }
+}

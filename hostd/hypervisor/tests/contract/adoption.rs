@@ -1,0 +1,78 @@
+//! Hypervisors outlive hostd, and the next one finds them.
+
+use crate::{
+    block_on, runtime,
+    support::machine::{Machine, Running, Subject},
+};
+use anyhow::{Context, Result, ensure};
+use berth_guest_protocol::Shutdown;
+use berth_hypervisor::{Exit, Known, Origin};
+
+/// Starts a machine and ends everything of the driver but the process.
+fn orphan(machine: &Machine) -> Result<(Running, Known)> {
+    let runtime = runtime()?;
+    let running = runtime.block_on(machine.start(Origin::Boot))?;
+    let known = machine.known(&running.vm);
+    Ok((running, known))
+}
+
+pub fn a_dropped_vm_lives_on(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        let known = machine.known(&running.vm);
+        drop(running.vm);
+        let vm = machine.driver.adopt(known).await?.context("it ended with its handle")?;
+        vm.kill().await?;
+        Ok(())
+    })
+}
+
+pub fn adopted_by_another_driver(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    let (first, known) = orphan(&machine)?;
+    let boot =
+        || first.guest.as_ref().map(|guest| guest.run("cat /proc/sys/kernel/random/boot_id")).transpose();
+    let before = boot()?;
+    block_on(async {
+        let vm = subject.driver()?.adopt(known.clone()).await?.context("it is gone")?;
+        ensure!(vm.pid() == known.pid && vm.started() == known.started);
+        ensure!(boot()? == before, "not the same boot");
+        vm.pause().await?;
+        vm.resume().await?;
+        ensure!(boot()? == before, "it does not go on");
+        vm.kill().await?;
+        // Nobody's child: it is gone, and nobody was told how.
+        ensure!(vm.wait().await == Exit::Unknown);
+        ensure!(!machine.socket().exists(), "the socket is still there");
+        ensure!(subject.driver()?.adopt(known).await?.is_none(), "a dead process was adopted");
+        Ok(())
+    })
+}
+
+pub fn a_stranger_is_not_adopted(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        let known = machine.known(&running.vm);
+        let driver = subject.driver()?;
+        let later = Known { started: known.started + 1, ..known.clone() };
+        ensure!(driver.adopt(later).await?.is_none(), "another start time");
+        let nobody = Known { pid: i32::MAX, ..known };
+        ensure!(driver.adopt(nobody).await?.is_none(), "a pid that never was");
+        running.vm.kill().await?;
+        Ok(())
+    })
+}
+
+pub fn adopted_guest_power_off(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    let (first, known) = orphan(&machine)?;
+    block_on(async {
+        let vm = subject.driver()?.adopt(known).await?.context("it is gone")?;
+        let running = Running { vm, guest: first.guest };
+        running.guest.as_ref().context("needs a guest")?.shut_down(Shutdown::PowerOff)?;
+        ensure!(crate::endings::ending(&running).await? == Exit::Clean);
+        Ok(())
+    })
+}

@@ -1,0 +1,75 @@
+//! How machines end, and what is said of it.
+
+use crate::{
+    block_on,
+    support::{
+        guest::Guest,
+        machine::{Machine, Running, Subject},
+    },
+};
+use anyhow::{Context, Result, ensure};
+use berth_guest_protocol::Shutdown;
+use berth_hypervisor::{Error, Exit, Origin};
+use nix::{sys::signal, unistd::Pid};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub fn kill(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        ensure!(machine.socket().exists());
+        running.vm.kill().await?;
+        ensure!(running.vm.wait().await == Exit::Signal(9));
+        ensure!(!machine.socket().exists(), "the socket is still there");
+        ensure!(signal::kill(Pid::from_raw(running.vm.pid()), None).is_err(), "the process was not reaped");
+        running.vm.kill().await.context("killing twice")?;
+        for refused in [running.vm.pause().await, running.vm.resume().await, running.vm.save().await] {
+            ensure!(matches!(refused, Err(Error::Gone(Exit::Signal(9)))), "{refused:?}");
+        }
+        let again = machine.start(Origin::Boot).await.context("starting again")?;
+        again.vm.kill().await?;
+        Ok(())
+    })
+}
+
+pub fn killed_by_another(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        signal::kill(Pid::from_raw(running.vm.pid()), signal::Signal::SIGKILL)?;
+        ensure!(ending(&running).await? == Exit::Signal(9));
+        ensure!(!machine.socket().exists(), "the socket is still there");
+        Ok(())
+    })
+}
+
+pub fn guest_panic(subject: &Subject) -> Result<()> {
+    let crash = "sudo sh -c 'echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger'";
+    ended_by(subject, Exit::Panic, |guest| guest.send(crash).map(drop))
+}
+
+pub fn guest_power_off(subject: &Subject) -> Result<()> {
+    ended_by(subject, Exit::Clean, |guest| guest.shut_down(Shutdown::PowerOff))
+}
+
+pub fn guest_reboot(subject: &Subject) -> Result<()> {
+    ended_by(subject, Exit::Reboot, |guest| guest.shut_down(Shutdown::Reboot))
+}
+
+fn ended_by(subject: &Subject, exit: Exit, how: impl FnOnce(&Guest) -> Result<()>) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        how(running.guest.as_ref().context("needs a guest")?)?;
+        let ended = ending(&running).await?;
+        let console = std::fs::read_to_string(machine.directory.join("console.log"))?;
+        ensure!(ended == exit, "{ended:?}, not {exit:?}; its console:\n{console}");
+        Ok(())
+    })
+}
+
+pub async fn ending(running: &Running) -> Result<Exit> {
+    tokio::time::timeout(LIMIT, running.vm.wait()).await.context("it did not end")
+}

@@ -1,0 +1,131 @@
+//! What must fail, in time, with a reason and without a trace.
+
+use crate::{
+    block_on,
+    support::machine::{Machine, Subject},
+};
+use anyhow::{Context, Result, bail, ensure};
+use berth_hypervisor::{Error, Origin};
+use std::{fs::File, time::Duration};
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A start that fails: the error, and proof that nothing stayed.
+async fn refused(machine: &Machine, origin: Origin) -> Result<Error> {
+    let (launch, _) = machine.launch(origin)?;
+    let error = match timeout(LIMIT, machine.driver.start(launch)).await.context("it hangs")? {
+        Err(error) => error,
+        Ok(vm) => {
+            vm.kill().await?;
+            bail!("it started");
+        }
+    };
+    gone(machine).await?;
+    Ok(error)
+}
+
+async fn gone(machine: &Machine) -> Result<()> {
+    let none = async {
+        while !machine.processes()?.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(LIMIT, none).await.context("a process stayed")??;
+    ensure!(!machine.socket().exists(), "a socket stayed");
+    Ok(())
+}
+
+pub fn damaged_state(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    let path = machine.directory.join("state");
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        running.vm.pause().await?;
+        running.vm.save().await?;
+        running.vm.kill().await?;
+        let good = std::fs::read(&path)?;
+        let half = good.get(..good.len() / 2).unwrap_or_default();
+        let flipped: Vec<u8> = good.iter().map(|byte| !byte).collect();
+        for (what, bytes) in [("cut", half), ("empty", &[]), ("garbled", &flipped)] {
+            std::fs::write(&path, bytes)?;
+            let error =
+                refused(&machine, Origin::Saved).await.with_context(|| format!("a state that is {what}"))?;
+            ensure!(matches!(error, Error::Refused { .. }), "{what}: {error:?}");
+        }
+        Ok(())
+    })
+}
+
+pub fn missing_state(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    File::create(machine.directory.join("ram"))?.set_len(crate::support::machine::MEMORY)?;
+    block_on(async { refused(&machine, Origin::Saved).await.map(drop) })
+}
+
+pub fn missing_disk(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    std::fs::remove_file(machine.directory.join("disk"))?;
+    block_on(async {
+        let error = refused(&machine, Origin::Boot).await?;
+        ensure!(
+            matches!(&error, Error::Refused { message, .. } if message.contains("No such file")),
+            "{error:?}"
+        );
+        Ok(())
+    })
+}
+
+pub fn missing_kernel(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let (mut launch, _) = machine.launch(Origin::Boot)?;
+        launch.kernel = machine.directory.join("no-such-kernel");
+        let Err(error) = timeout(LIMIT, machine.driver.start(launch)).await? else { bail!("it started") };
+        ensure!(
+            matches!(&error, Error::Refused { message, .. } if message.contains("no-such-kernel")),
+            "{error:?}"
+        );
+        gone(&machine).await
+    })
+}
+
+pub fn memory_of_another_size(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    File::create(machine.directory.join("ram"))?.set_len(4096)?;
+    std::fs::write(machine.directory.join("state"), "")?;
+    block_on(async { refused(&machine, Origin::Saved).await.map(drop) })
+}
+
+/// Two machines on one disk would destroy it.
+pub fn one_disk_one_machine(subject: &Subject) -> Result<()> {
+    let (first, second) = (Machine::new(subject)?, Machine::new(subject)?);
+    std::fs::remove_file(second.directory.join("disk"))?;
+    std::fs::hard_link(first.directory.join("disk"), second.directory.join("disk"))?;
+    block_on(async {
+        let running = first.start(Origin::Boot).await?;
+        let error = refused(&second, Origin::Boot).await?;
+        ensure!(matches!(&error, Error::Refused { message, .. } if message.contains("lock")), "{error:?}");
+        running.vm.kill().await?;
+        Ok(())
+    })
+}
+
+/// Whoever stops waiting for a start leaves nothing behind.
+pub fn a_start_given_up(subject: &Subject) -> Result<()> {
+    for patience in [0, 1, 5, 20, 50] {
+        let machine = Machine::new(subject)?;
+        block_on(async {
+            let (launch, _) = machine.launch(Origin::Boot)?;
+            let started = timeout(Duration::from_millis(patience), machine.driver.start(launch)).await;
+            if let Ok(vm) = started {
+                vm?.kill().await?;
+            }
+            Ok(())
+        })?;
+        // The runtime's end has waited for what was still being done.
+        block_on(gone(&machine)).with_context(|| format!("given up after {patience} ms"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Start, pause, save, restore.
+
+use crate::{
+    block_on,
+    support::machine::{MEMORY, Machine, Subject},
+};
+use anyhow::{Context, Result, ensure};
+use berth_hypervisor::Origin;
+use std::{
+    os::unix::fs::MetadataExt,
+    time::{Duration, Instant},
+};
+
+/// Silence of this length is a pause, not a slow guest.
+const SILENCE: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(10);
+
+pub fn pause_and_resume(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let begun = Instant::now();
+        let running = machine.start(Origin::Boot).await?;
+        timing("start and boot", begun);
+        ensure!(machine.directory.join("ram").metadata()?.len() == MEMORY);
+        ensure!(machine.directory.join("console.log").metadata()?.len() > 0);
+        let begun = Instant::now();
+        running.vm.pause().await?;
+        timing("pause", begun);
+        running.vm.pause().await.context("pausing twice")?;
+        if let Some(guest) = &running.guest {
+            ensure!(!guest.answers(SILENCE), "a paused guest answers");
+        }
+        let paused = running.vm.cpu_time();
+        let begun = Instant::now();
+        running.vm.resume().await?;
+        timing("resume", begun);
+        running.vm.resume().await.context("resuming twice")?;
+        if let Some(guest) = &running.guest {
+            ensure!(guest.answers(SOON), "a resumed guest does not answer");
+            ensure!(running.vm.cpu_time() > paused, "a guest that answers uses no CPU");
+        }
+        running.vm.kill().await?;
+        ensure!(running.vm.cpu_time() >= paused, "the clock of an ended process jumped back");
+        Ok(())
+    })
+}
+
+pub fn save_and_restore(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    let ram = machine.directory.join("ram");
+    let state = machine.directory.join("state");
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        if let Some(guest) = &running.guest {
+            guest.run(
+                "(i=0; while :; do i=$((i+1)); echo $i > /dev/shm/n; sleep 0.02; done) >/dev/null 2>&1 &",
+            )?;
+        }
+        let boot = running.guest.as_ref().map(|guest| guest.run(BOOT_ID)).transpose()?;
+        let begun = Instant::now();
+        running.vm.pause().await?;
+        running.vm.save().await?;
+        timing("pause and save", begun);
+        let inode = ram.metadata()?.ino();
+        running.vm.kill().await?;
+        ensure!(state.metadata()?.len() < 1 << 20, "a state of {} bytes", state.metadata()?.len());
+        timing(&format!("state of {} bytes", state.metadata()?.len()), begun);
+
+        let begun = Instant::now();
+        let restored = machine.start(Origin::Saved).await?;
+        timing("start and load", begun);
+        ensure!(ram.metadata()?.ino() == inode, "the memory was copied");
+        if let Some(guest) = &restored.guest {
+            ensure!(!guest.answers(SILENCE), "a restored guest runs before it is resumed");
+        }
+        let begun = Instant::now();
+        restored.vm.resume().await?;
+        if let Some(guest) = &restored.guest {
+            ensure!(guest.answers(SOON), "a restored guest does not answer");
+            timing("resume to an answer", begun);
+            ensure!(Some(guest.run(BOOT_ID)?) == boot, "it booted anew");
+            let first: u64 = guest.run("cat /dev/shm/n")?.parse()?;
+            let then: u64 = guest.run("sleep 0.5; cat /dev/shm/n")?.parse()?;
+            ensure!(then > first, "its processes do not run");
+            guest.run("sudo dd if=/dev/vda of=/dev/null bs=1M count=4 iflag=direct 2>/dev/null")?;
+        }
+        restored.vm.kill().await?;
+        Ok(())
+    })
+}
+
+pub fn save_and_continue(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        for _ in 0..3 {
+            running.vm.pause().await?;
+            running.vm.save().await?;
+            running.vm.resume().await?;
+            if let Some(guest) = &running.guest {
+                ensure!(guest.answers(SOON), "a saved guest does not go on");
+                guest.run("echo kept > note && sync && cat note")?;
+            }
+        }
+        ensure!(!machine.directory.join("state.tmp").exists());
+        running.vm.kill().await?;
+        Ok(())
+    })
+}
+
+pub fn confinement(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        let process = std::path::PathBuf::from(format!("/proc/{}", running.vm.pid()));
+        let status = std::fs::read_to_string(process.join("status"))?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.map(|value| value.split_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
+        };
+        for name in ["Uid", "Gid"] {
+            ensure!(field(name) == "765432 765432 765432 765432", "{name} {}", field(name));
+        }
+        ensure!(field("Groups").is_empty(), "groups {}", field("Groups"));
+        for name in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            ensure!(field(name).chars().all(|digit| digit == '0'), "{name} {}", field(name));
+        }
+        ensure!(field("NoNewPrivs") == "1" && field("Seccomp") == "2", "{status}");
+        ensure!(process.join("cwd").read_link()? == machine.directory);
+        ensure!(
+            process.join("ns/net").read_link()? != std::path::Path::new("/proc/self/ns/net").read_link()?
+        );
+        let limits = std::fs::read_to_string(process.join("limits"))?;
+        ensure!(limits.lines().any(|line| line.starts_with("Max core file size") && line.contains(" 0 ")));
+        ensure!(std::fs::read_to_string(process.join("oom_score_adj"))?.trim() == "500");
+        // A session of its own: no terminal, no signal meant for hostd's group.
+        let stat = std::fs::read_to_string(process.join("stat"))?;
+        let session = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(3));
+        ensure!(session == Some(&running.vm.pid().to_string()), "session {session:?}");
+        for entry in std::fs::read_dir(process.join("fd"))? {
+            let target = entry?.path().read_link()?.display().to_string();
+            let own = ["disk", "ram", "console.log", "hypervisor.log"]
+                .iter()
+                .any(|file| target == machine.directory.join(file).display().to_string());
+            let anonymous =
+                ["anon_inode:", "socket:", "pipe:", "/memfd:"].iter().any(|kind| target.starts_with(kind));
+            let device = ["/dev/null", "/dev/net/tun"].contains(&target.as_str());
+            ensure!(own || anonymous || device, "it holds {target}");
+        }
+        running.vm.kill().await?;
+        Ok(())
+    })
+}
+
+const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+
+/// For docs/drivers.md: `cargo test -p berth-hypervisor --test contract -- --nocapture`.
+fn timing(what: &str, begun: Instant) {
+    eprintln!("timing: {what}: {:.1} ms", begun.elapsed().as_secs_f64() * 1000.0);
+}

@@ -1,0 +1,5 @@
+//! What the contract's cases stand on.
+
+pub mod guest;
+pub mod machine;
+pub mod net;
