@@ -40,9 +40,10 @@ impl Place {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             let holder =
                 self.holder().map_or_else(String::new, |holder| format!(" (process {})", holder.pid()));
-            let message = format!("berth is running already{holder}");
+            let message = format!("the service is running already{holder}");
             return Err(Refusal::new(Code::Conflict, message, "stop it with 'berth down'"));
         }
+        self.forget("ready");
         lock.set_len(0).map_err(failed)?;
         if let Some(this) = Recorded::this() {
             writeln!(lock, "{this}").map_err(failed)?;
@@ -53,6 +54,12 @@ impl Place {
     /// The supervisor that runs now.
     pub fn holder(&self) -> Option<Recorded> {
         self.read("lock").filter(|holder| holder.is_alive())
+    }
+
+    /// Has the supervisor that runs now seen the service answer? What answers
+    /// before that may be what a killed one left, about to be ended.
+    pub fn is_ready(&self) -> bool {
+        self.holder().is_some_and(|holder| self.read("ready.pid") == Some(holder))
     }
 
     /// A daemon that runs now, whoever started it here.
@@ -92,6 +99,9 @@ mod tests {
         let place = Place::new(&run);
         let claim = place.claim().unwrap();
         assert_eq!(place.holder(), Recorded::this());
+        assert!(!place.is_ready());
+        place.record("ready", Recorded::this().unwrap()).unwrap();
+        assert!(place.is_ready());
         let refusal = place.claim().unwrap_err();
         assert_eq!(refusal.code, Code::Conflict);
         assert!(refusal.message.contains(&std::process::id().to_string()), "{refusal}");

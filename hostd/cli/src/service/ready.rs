@@ -1,6 +1,7 @@
 //! Does the service answer? Asked until it does: neither a listener nor a
 //! daemon's readiness can be waited for from outside.
 
+use super::place::Place;
 use crate::{api, context::Context};
 use berth_api::Client;
 use std::{
@@ -25,6 +26,15 @@ pub async fn gateway(context: &Context) {
     while !greets(address).await {
         time::sleep(BETWEEN).await;
     }
+}
+
+/// Waits for the supervisor's word, and then for the service itself.
+pub async fn all(context: &Context, place: &Place) {
+    while !place.is_ready() {
+        time::sleep(BETWEEN).await;
+    }
+    hostd(context).await;
+    gateway(context).await;
 }
 
 /// Do both answer now?

@@ -1,6 +1,6 @@
 //! `berth run`: the service in the foreground.
 
-use super::{daemon::Daemon, place::Place, prepare, ready, stop::Stop};
+use super::{daemon::Daemon, place::Place, prepare, process::Recorded, ready, stop::Stop};
 use crate::context::Context;
 use berth_api::{Caller, Client, Request};
 use berth_types::{Code, Refusal};
@@ -30,6 +30,7 @@ async fn serve(context: &Context, place: &Place) -> Result<(), Refusal> {
         () = stop.asked() => Ok(false),
     };
     if let Ok(true) = started {
+        mark_ready(place);
         println!("berth is up: {}", context.ssh_line());
         tokio::select! {
             never = hostd.keep() => match never {},
@@ -38,6 +39,7 @@ async fn serve(context: &Context, place: &Place) -> Result<(), Refusal> {
         }
     }
 
+    place.forget("ready");
     // Nobody new comes in while the machines stop.
     gateway.stop(PATIENCE).await;
     stop_machines(context, &mut hostd, &mut stop).await;
@@ -49,6 +51,14 @@ async fn start(context: &Context, hostd: &mut Daemon, gateway: &mut Daemon) -> R
     first_answer("hostd", hostd, ready::hostd(context), HOSTD_START).await?;
     gateway.start()?;
     first_answer("gateway", gateway, ready::gateway(context), GATEWAY_START).await
+}
+
+/// Tells `berth up` that the service answers.
+fn mark_ready(place: &Place) {
+    let marked = Recorded::this().map(|this| place.record("ready", this));
+    if !matches!(marked, Some(Ok(()))) {
+        eprintln!("berth: cannot write into the run directory: 'berth up' will not see that it is up");
+    }
 }
 
 /// One that dies before it ever answered would die again.

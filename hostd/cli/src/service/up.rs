@@ -26,7 +26,7 @@ pub fn run(context: &Context) -> Result<(), Refusal> {
         let log = context.config.service.data.join("berth.log");
         let already = place.holder().is_some();
         if already {
-            answers(context, None, &log, 0).await?;
+            answers(context, &place, None, &log, 0).await?;
         } else {
             let start = rotate(&log).map_err(|error| cannot_write(&log, &error))?;
             let mut child = spawn(context, &log).map_err(|error| {
@@ -36,7 +36,7 @@ pub fn run(context: &Context) -> Result<(), Refusal> {
                     "try 'berth run'",
                 )
             })?;
-            answers(context, Some(&mut child), &log, start).await?;
+            answers(context, &place, Some(&mut child), &log, start).await?;
         }
         if context.json {
             return output::json(
@@ -52,14 +52,12 @@ pub fn run(context: &Context) -> Result<(), Refusal> {
 /// Waits until the service answers or what was started has ended.
 async fn answers(
     context: &Context,
+    place: &Place,
     child: Option<&mut Child>,
     log: &Path,
     start: u64,
 ) -> Result<(), Refusal> {
-    let ready = async {
-        ready::hostd(context).await;
-        ready::gateway(context).await;
-    };
+    let ready = ready::all(context, place);
     let ended = async {
         match child {
             Some(child) => child.wait().await,
