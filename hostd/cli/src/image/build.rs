@@ -1,14 +1,15 @@
 //! `berth image build`: made beside its place and put there at once.
 
 use super::{
-    ImageError, initrd, kernel,
+    ImageError,
+    guest_init::GuestInit,
+    initrd, kernel,
     metadata::{self, Metadata},
     progress::Progress,
     recipe, rootfs,
     store::Store,
 };
 use jiff::Timestamp;
-use sha2::{Digest, Sha256};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -33,26 +34,15 @@ pub enum Work {
 
 pub fn build(options: &Options) -> Result<(Metadata, Work), ImageError> {
     let progress = Progress::new(format!("image {}", options.name));
-    let guest_init = fs::read(&options.guest_init)
-        .map_err(|source| ImageError::GuestInit { path: options.guest_init.clone(), source })?;
-    let guest_init_hash = recipe::hex(&Sha256::digest(&guest_init));
+    let guest_init = GuestInit::read(&options.guest_init)?;
 
     let store = Store::lock(&options.directory, &options.name, &progress)?;
     let image = store.image();
-    match Metadata::read(&image) {
-        Ok(metadata) if !options.force && metadata.is_current(&image) => {
-            if metadata.guest_init == guest_init_hash {
-                return Ok((metadata, Work::Nothing));
-            }
-            progress.step("putting the new guest-init into it");
-            let modules = image.join(metadata::MODULES);
-            let modules = fs::read(&modules).map_err(|source| ImageError::read(&modules, source))?;
-            write_initrd(&image, modules, &guest_init)?;
-            let metadata = Metadata { guest_init: guest_init_hash, created: Timestamp::now(), ..metadata };
-            metadata.write(&image)?;
-            return Ok((metadata, Work::Initrd));
-        }
-        _ => {}
+    if !options.force
+        && let Ok(metadata) = Metadata::read(&image)
+        && metadata.is_current(&image)
+    {
+        return refresh(&image, metadata, guest_init, &progress);
     }
 
     // 1. Packages, in a directory that the next build clears away if this one dies.
@@ -70,7 +60,7 @@ pub fn build(options: &Options) -> Result<(Metadata, Work), ImageError> {
     write(&new.join("vmlinux"), &kernel::extract(&vmlinuz)?)?;
     let modules = initrd::modules_archive(&installed.modules())?;
     write(&new.join(metadata::MODULES), &modules)?;
-    write_initrd(&new, modules, &guest_init)?;
+    write(&new.join("initrd"), &initrd::whole(modules, &guest_init.bytes))?;
     progress.step("writing the disk");
     rootfs::pack(&installed.root, &new.join("disk"), &log, &progress)?;
     let metadata = Metadata {
@@ -80,7 +70,7 @@ pub fn build(options: &Options) -> Result<(Metadata, Work), ImageError> {
         suite: recipe::SUITE.to_owned(),
         kernel: installed.kernel_version,
         recipe: recipe::fingerprint(),
-        guest_init: guest_init_hash,
+        guest_init: guest_init.hash,
     };
     metadata.write(&new)?;
 
@@ -90,10 +80,25 @@ pub fn build(options: &Options) -> Result<(Metadata, Work), ImageError> {
     Ok((metadata, Work::Everything))
 }
 
-fn write_initrd(image: &Path, modules: Vec<u8>, guest_init: &[u8]) -> Result<(), ImageError> {
-    let mut initrd = modules;
-    initrd.extend(initrd::init_archive(guest_init));
-    metadata::replace(&image.join("initrd"), &initrd)
+/// Exchanges guest-init in an image that is otherwise what would be made now.
+fn refresh(
+    image: &Path,
+    metadata: Metadata,
+    guest_init: GuestInit,
+    progress: &Progress,
+) -> Result<(Metadata, Work), ImageError> {
+    let read = |path: &Path| fs::read(path).map_err(|source| ImageError::read(path, source));
+    let path = image.join("initrd");
+    let wanted = initrd::whole(read(&image.join(metadata::MODULES))?, &guest_init.bytes);
+    // Compared with the file itself: a build that was killed may have written only one of the two.
+    if read(&path)? == wanted && metadata.guest_init == guest_init.hash {
+        return Ok((metadata, Work::Nothing));
+    }
+    progress.step("putting the new guest-init into it");
+    metadata::replace(&path, &wanted)?;
+    let metadata = Metadata { guest_init: guest_init.hash, created: Timestamp::now(), ..metadata };
+    metadata.write(image)?;
+    Ok((metadata, Work::Initrd))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {

@@ -15,6 +15,10 @@ pub enum ImageError {
     Write { path: PathBuf, source: io::Error },
     #[error("cannot read guest-init at {}", path.display())]
     GuestInit { path: PathBuf, source: io::Error },
+    #[error("{} is not linked statically", .0.display())]
+    NotStatic(PathBuf),
+    #[error("{} is no program for a machine", .0.display())]
+    NotElf(PathBuf),
     #[error("cannot run {program}")]
     Run { program: String, source: io::Error },
     #[error("{program} failed ({status})")]
@@ -57,7 +61,9 @@ impl ImageError {
                 io::ErrorKind::StorageFull => "make room there".to_owned(),
                 _ => "look at the path and try again".to_owned(),
             },
-            Self::GuestInit { .. } => "build it with 'make build', or name it with --guest-init".to_owned(),
+            Self::GuestInit { .. } | Self::NotStatic(_) | Self::NotElf(_) => {
+                "build it with 'make build', or name it with --guest-init".to_owned()
+            }
             Self::Run { program, .. } => {
                 format!("install {program} ('make setup' installs all that is needed)")
             }

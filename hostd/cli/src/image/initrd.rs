@@ -13,8 +13,15 @@ use std::{
 const TOOLS: &[(&str, &[&str])] =
     &[(".xz", &["xz", "-dc"]), (".zst", &["zstd", "-dc"]), (".gz", &["gzip", "-dc"])];
 
-/// `/init`, what it needs to speak before it has mounted anything.
-pub fn init_archive(guest_init: &[u8]) -> Vec<u8> {
+/// Both archives, as the hypervisor is given them.
+pub fn whole(modules: Vec<u8>, guest_init: &[u8]) -> Vec<u8> {
+    let mut initrd = modules;
+    initrd.extend(init_archive(guest_init));
+    initrd
+}
+
+/// `/init`, and what it needs to speak before it has mounted anything.
+fn init_archive(guest_init: &[u8]) -> Vec<u8> {
     let mut archive = Archive::default();
     archive.directory("dev");
     archive.character_device("dev/console", 0o600, (5, 1));

@@ -3,6 +3,7 @@
 mod build;
 mod cpio;
 mod error;
+mod guest_init;
 mod initrd;
 mod kernel;
 mod metadata;
