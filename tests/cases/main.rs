@@ -7,8 +7,12 @@
 mod context;
 mod files;
 mod forwards;
+mod lobby;
+mod mistakes;
 mod session;
 mod terminal;
+mod users;
+mod verbs;
 
 use berth_tests::clean_up_on_signals;
 use context::{Case, Context, Needs};
@@ -18,14 +22,16 @@ use std::{process::ExitCode, sync::Arc};
 /// More would only make each of them slower: guests are emulated.
 const THREADS: usize = 3;
 
-fn areas() -> [(&'static str, &'static [Case]); 4] {
-    [
-        ("session", session::CASES),
-        ("terminal", terminal::CASES),
-        ("files", files::CASES),
-        ("forwards", forwards::CASES),
-    ]
-}
+const AREAS: &[(&str, &[Case])] = &[
+    ("session", session::CASES),
+    ("terminal", terminal::CASES),
+    ("files", files::CASES),
+    ("forwards", forwards::CASES),
+    ("lobby", lobby::CASES),
+    ("verbs", verbs::CASES),
+    ("mistakes", mistakes::CASES),
+    ("users", users::CASES),
+];
 
 fn main() -> anyhow::Result<ExitCode> {
     let mut arguments = Arguments::from_args();
@@ -34,8 +40,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let context = Arc::new(Context::new()?);
 
     let mut trials = Vec::new();
-    for (area, cases) in areas() {
-        for case in cases {
+    for (area, cases) in AREAS {
+        for case in *cases {
             let inner = Arc::clone(&context);
             let skipped = context.is_sshd() && case.needs != Needs::AnyServer;
             let trial = Trial::test(format!("{area}::{}", case.name), move || run(case, &inner));

@@ -51,7 +51,7 @@ async def main():
             await sftp.put(local, "asyncssh/data")
             await sftp.symlink("data", "asyncssh/link")
             assert await sftp.readlink("asyncssh/link") == "data"
-            await sftp.get("asyncssh/link", local + ".back")
+            await sftp.get("asyncssh/link", local + ".back", follow_symlinks=True)
             assert sorted(await sftp.listdir("asyncssh")) == [".", "..", "data", "link"]
             assert await sftp.isfile("asyncssh/data")
             await sftp.rmtree("asyncssh")

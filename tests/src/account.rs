@@ -5,6 +5,7 @@ use anyhow::Result;
 use std::{
     fs,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -94,6 +95,28 @@ impl Account {
     /// `ssh HOST WORDS`: a verb, or whatever it is tested to be taken for.
     pub fn verb(&self, words: &str) -> Result<crate::Output> {
         self.client("ssh").arg(HOST).arg("--").arg(words).finish()
+    }
+
+    /// A line as people paste it: `ssh`, `scp` and `sftp` in it are those of
+    /// this account, and `~/.ssh` has its key under the usual name.
+    pub fn paste(&self, line: &str, directory: &Path) -> Result<crate::Output> {
+        let programs = self.inner.directory.join("bin");
+        if !programs.exists() {
+            fs::create_dir(&programs)?;
+            let config = self.config();
+            for name in ["ssh", "scp", "sftp"] {
+                let path = programs.join(name);
+                fs::write(
+                    &path,
+                    format!("#!/bin/sh\nexec /usr/bin/{name} -F {} \"$@\"\n", config.display()),
+                )?;
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+            }
+            fs::create_dir_all(self.inner.directory.join(".ssh"))?;
+            fs::copy(self.inner.directory.join("key.pub"), self.inner.directory.join(".ssh/id_ed25519.pub"))?;
+        }
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+        self.program("bash").env("PATH", path).directory(directory).arg("-c").arg(line).finish()
     }
 
     /// Where `ssh LOGIN@HOST` leads.

@@ -21,6 +21,7 @@ mod settings;
 mod sshd;
 mod sweep;
 mod terminal;
+mod transcript;
 mod wait;
 
 pub use account::{Account, Endpoint};
@@ -33,4 +34,5 @@ pub use settings::Settings;
 pub use sshd::Sshd;
 pub use sweep::left_behind;
 pub use terminal::Terminal;
+pub use transcript::{matches, replay};
 pub use wait::{eventually, until};
