@@ -3,6 +3,7 @@
 //! PID 1.
 
 use std::{
+    collections::HashMap,
     ffi::{CString, OsStr, OsString},
     fs,
     os::unix::ffi::{OsStrExt, OsStringExt},
@@ -116,6 +117,23 @@ pub fn group_id(name: &str) -> Option<u32> {
         let mut fields = line.split(|&b| b == b':');
         (fields.next()? == name.as_bytes()).then(|| number(fields.nth(1)?)).flatten()
     })
+}
+
+/// Names by id, of a passwd or group file: both begin alike.
+pub fn names(file: &str) -> HashMap<u32, String> {
+    let text = fs::read(file).unwrap_or_default();
+    text.split(|&b| b == b'\n')
+        .filter_map(|line| {
+            let mut fields = line.split(|&b| b == b':');
+            let name = String::from_utf8_lossy(fields.next()?).into_owned();
+            Some((number(fields.nth(1)?)?, name))
+        })
+        .collect()
+}
+
+pub fn home_of(user: &[u8]) -> Option<PathBuf> {
+    let passwd = fs::read("/etc/passwd").ok()?;
+    Account::parse(&passwd, b"", |name, _| name == user).map(|account| account.home)
 }
 
 fn supplementary(group: &[u8], user: &[u8], primary: u32) -> Vec<u32> {
