@@ -1,0 +1,59 @@
+# berth. `make help` lists what there is to make.
+
+CONFIG ?= config/default.toml
+# One profile for everything: what is compiled for the service serves the tests too.
+PROFILE := --release
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# The four programs side by side, as they are installed.
+BIN := $(TARGET)/bin
+BERTH := $(BIN)/berth --config $(CONFIG)
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+STATIC := x86_64-unknown-linux-gnu
+RELEASED := berth berth-hostd berth-gateway
+
+.PHONY: help run up down setup setup-test build image lint unit e2e test bench
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: image ## Serve in the foreground; Ctrl-C stops cleanly
+	@$(AS_ROOT) $(BERTH) run
+
+up: image ## Serve in the background; returns when it answers
+	@$(AS_ROOT) $(BERTH) up
+
+down: ## Stop what 'make up' started, and its machines
+	@if [ -x $(BIN)/berth ]; then $(AS_ROOT) $(BERTH) down; else echo "nothing was built, so nothing runs"; fi
+
+setup: ## Check for Rust, install the packages that are missing
+	@scripts/setup
+
+setup-test:
+	@scripts/setup test
+
+build: setup ## Build the programs, in release mode
+	@cargo build $(PROFILE) -p berth-cli -p berth-hostd -p berth-gateway
+	@RUSTFLAGS="-C target-feature=+crt-static" \
+	    cargo build --profile guest -p berth-guest-init --target $(STATIC)
+	@mkdir -p $(BIN)
+	@scripts/place $(BIN) $(RELEASED:%=$(TARGET)/release/%) $(TARGET)/$(STATIC)/guest/berth-guest-init
+
+image: build ## Make the base image, or bring it up to date
+	@$(AS_ROOT) $(BERTH) image build
+
+lint: setup ## Formatting and clippy
+	cargo fmt --all --check
+	cargo clippy $(PROFILE) --workspace --all-targets --all-features -- -D warnings
+
+unit: setup-test image ## The tests of the crates
+	cargo test $(PROFILE) --workspace --exclude berth-tests --all-features
+
+e2e: setup-test image ## Real machines through the real ssh
+	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo test $(PROFILE) -p berth-tests
+
+test: setup-test lint unit e2e ## Everything that has to pass
+
+bench: setup-test image ## Measure against OpenSSH's sshd; writes docs/benchmarks.md
+	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo run $(PROFILE) -p berth-tests --bin bench
