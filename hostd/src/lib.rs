@@ -23,3 +23,6 @@ mod verb;
 
 pub use error::Error;
 pub use run::run;
+
+#[cfg(test)]
+mod tests;

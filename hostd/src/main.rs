@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use berth_config::LogFormat;
-use std::path::PathBuf;
+use std::{io::IsTerminal, path::PathBuf};
 
 fn main() -> anyhow::Result<()> {
     let path = config_path()?;
@@ -10,7 +10,9 @@ fn main() -> anyhow::Result<()> {
         berth_config::load(&path).with_context(|| format!("the configuration {}", path.display()))?;
     let service = &loaded.config.service;
     let filter = tracing_subscriber::EnvFilter::try_new(&service.log).context("service.log")?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let terminal = std::io::stderr().is_terminal();
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(terminal).with_writer(std::io::stderr);
     match service.log_format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),

@@ -130,10 +130,10 @@ async fn adopt(host: &Host, record: &Machine, process: Option<(i32, u64)>) -> Op
 }
 
 async fn end(host: &Host, id: MachineId, pid: i32, started: u64) {
-    if let Ok(Some(vm)) = host.driver.adopt(known(host, id, pid, started)).await {
-        if let Err(error) = vm.kill().await {
-            tracing::error!(pid, %error, "cannot end a hypervisor");
-        }
+    if let Ok(Some(vm)) = host.driver.adopt(known(host, id, pid, started)).await
+        && let Err(error) = vm.kill().await
+    {
+        tracing::error!(pid, %error, "cannot end a hypervisor");
     }
 }
 
@@ -144,7 +144,7 @@ fn known(host: &Host, id: MachineId, pid: i32, started: u64) -> Known {
 
 /// Every process whose working directory is a machine's: that is a hypervisor,
 /// whether or not hostd lived to write its pid down.
-fn hypervisors(machines: &Path) -> Result<HashMap<MachineId, (i32, u64)>> {
+pub fn hypervisors(machines: &Path) -> Result<HashMap<MachineId, (i32, u64)>> {
     let mut found = HashMap::new();
     for entry in std::fs::read_dir("/proc").file("list", "/proc")?.flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };

@@ -9,7 +9,7 @@ use berth_types::MachineId;
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
-const EVERY: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5_000 });
 
 /// Asks now and then. Returns only when the guest counts as lost, with the reason.
 ///

@@ -74,6 +74,10 @@ pub fn sync(directory: &Path) -> Result<()> {
 }
 
 fn clone(from: &Path, to: &Path) -> Result<()> {
+    // Flow tests run on any filesystem.
+    if cfg!(test) {
+        return copy_sparse(from, to);
+    }
     let source = File::open(from).file("open", from)?;
     let target = File::create(to).file("create", to)?;
     rustix::fs::ioctl_ficlone(&target, &source).file("clone", to)

@@ -48,6 +48,16 @@ impl Storage {
         })
     }
 
+    /// A pool without a mount, on whatever filesystem tests run on.
+    #[cfg(test)]
+    pub fn plain(config: &Config) -> Self {
+        let pool = pool::Pool::plain(config.service.data.join("pool"));
+        let machines = pool.path().join("machines");
+        std::fs::create_dir_all(&machines).unwrap();
+        let (images, kernel) = (config.image.directory.clone(), PathBuf::new());
+        Self { pool, machines, images, kernel, reserve: config.host.pool_reserve }
+    }
+
     pub fn directory(&self, id: &MachineId) -> PathBuf {
         self.machines.join(id.as_str())
     }

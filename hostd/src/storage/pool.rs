@@ -46,6 +46,11 @@ impl Pool {
         Ok(Self { path, backing: Some(backing) })
     }
 
+    #[cfg(test)]
+    pub fn plain(path: PathBuf) -> Self {
+        Self { path, backing: None }
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,0 +1,147 @@
+//! Guests that speak the control protocol on loopback and can misbehave.
+
+use crate::{
+    error::Result,
+    host::Host,
+    net::{Link, Network, Networks, Taps},
+};
+use berth_guest_protocol::{
+    Answer, Control, HEADER, Kind, Opened, Opening, Reply, decode, encode, parse_header,
+};
+use berth_hypervisor::{Exit, fake::Fake};
+use berth_types::MachineId;
+use std::{
+    collections::HashMap,
+    fs::File,
+    net::SocketAddr,
+    sync::{Arc, Mutex, Weak},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manners {
+    Good,
+    /// Accepts and says nothing: a boot that hangs.
+    Mute,
+    /// Opens, then answers with what is no answer.
+    Garbage,
+    /// Never does what it is told on shutdown.
+    Stubborn,
+}
+
+#[derive(Clone)]
+pub struct Guests(Arc<Mutex<Inner>>);
+
+struct Inner {
+    driver: Fake,
+    host: Weak<Host>,
+    manners: Manners,
+    open: HashMap<String, SocketAddr>,
+}
+
+impl Guests {
+    pub fn new(driver: Fake) -> Self {
+        let inner = Inner { driver, host: Weak::new(), manners: Manners::Good, open: HashMap::new() };
+        Self(Arc::new(Mutex::new(inner)))
+    }
+
+    pub fn serve(&self, host: &Arc<Host>) {
+        self.0.lock().unwrap().host = Arc::downgrade(host);
+    }
+
+    /// How guests behave from now on, those that are up included.
+    pub fn behave(&self, manners: Manners) {
+        self.0.lock().unwrap().manners = manners;
+    }
+
+    pub fn open(&self) -> usize {
+        self.0.lock().unwrap().open.len()
+    }
+
+    fn manners(&self) -> Manners {
+        self.0.lock().unwrap().manners
+    }
+
+    async fn listen(&self, name: String) -> Network {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        self.0.lock().unwrap().open.insert(name.clone(), address);
+        let (guests, network) = (self.clone(), name.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(guests.clone().converse(network.clone(), stream));
+            }
+        });
+        let null = || File::open("/dev/null").unwrap().into();
+        let taps = Some(Taps { ctl: null(), eth: null() });
+        Network { name, netns: Arc::new(null()), link: Link::Loopback(address), taps }
+    }
+
+    async fn converse(self, network: String, mut stream: TcpStream) {
+        if self.manners() == Manners::Mute {
+            return std::future::pending().await;
+        }
+        let opening: Opening = decode(&receive(&mut stream).await.1).unwrap();
+        assert_eq!(opening.generation, berth_guest_protocol::GENERATION);
+        let reply: Reply = Ok(Opened::Control);
+        stream.write_all(&encode(Kind::Reply, &reply).unwrap()).await.unwrap();
+        loop {
+            let (kind, payload) = receive(&mut stream).await;
+            assert_eq!(kind, Kind::Control);
+            let command: Control = decode(&payload).unwrap();
+            match (self.manners(), command) {
+                (Manners::Garbage, Control::Ping) => stream.write_all(&[0xff; 64]).await.unwrap(),
+                (Manners::Stubborn, Control::Shutdown(_)) => {}
+                (_, Control::Shutdown(_)) => self.end(&network),
+                _ => stream.write_all(&encode(Kind::Answer, &Answer::Done).unwrap()).await.unwrap(),
+            }
+        }
+    }
+
+    fn end(&self, network: &str) {
+        let (driver, host) = {
+            let inner = self.0.lock().unwrap();
+            (inner.driver.clone(), inner.host.upgrade().unwrap())
+        };
+        let owner =
+            |record: &berth_types::Machine| record.runtime.as_ref().is_some_and(|up| up.netns == network);
+        let machine = host.fleet.all().into_iter().find(|handle| owner(&handle.record())).unwrap();
+        driver.end(machine.id(), Exit::Clean).unwrap();
+    }
+}
+
+/// Ends its task quietly when the other side is gone.
+async fn receive(stream: &mut TcpStream) -> (Kind, Vec<u8>) {
+    let mut header = [0; HEADER];
+    if stream.read_exact(&mut header).await.is_err() {
+        return std::future::pending().await;
+    }
+    let header = parse_header(header).unwrap();
+    let mut payload = vec![0; header.length];
+    stream.read_exact(&mut payload).await.unwrap();
+    (header.kind, payload)
+}
+
+#[async_trait::async_trait]
+impl Networks for Guests {
+    async fn take(&self) -> Result<Network> {
+        Ok(self.listen(MachineId::random().to_string()).await)
+    }
+
+    /// A network of an earlier world: its guest is made anew.
+    async fn find(&self, name: &str) -> Result<Option<Network>> {
+        Ok(Some(self.listen(name.to_owned()).await))
+    }
+
+    fn release(&self, name: &str) {
+        self.0.lock().unwrap().open.remove(name);
+    }
+
+    async fn keep_only(&self, names: &[String]) -> Result<()> {
+        self.0.lock().unwrap().open.retain(|name, _| names.contains(name));
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! What a killed hostd leaves, and what the next one makes of it.
+
+use super::{Scratch, World, named};
+use berth_api::Request;
+use berth_types::State;
+
+/// Runs one life of hostd and ends it as SIGKILL would: no goodbyes.
+fn life<T>(work: impl AsyncFnOnce() -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let result = runtime.block_on(work());
+    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    result
+}
+
+#[test]
+fn machines_outlive_hostd() {
+    let scratch = Scratch::new();
+    let pid = life(async || {
+        let world = World::open(&scratch).await;
+        let machine = world.new_machine("dev").await.unwrap();
+        world.new_machine("down").await.unwrap();
+        world.ask(Request::Stop { name: named("down") }).await.unwrap();
+        machine.record().runtime.clone().unwrap().pid
+    });
+    life(async || {
+        let world = World::open(&scratch).await;
+        world.ask(Request::Attach { name: named("dev") }).await.unwrap();
+        assert_eq!(world.machine("dev").record().runtime.clone().unwrap().pid, pid, "the same process");
+        assert_eq!(world.machine("down").record().state, State::Stopped);
+        assert_eq!(world.host.ledger.usage(&world.user).machines, 2);
+        world.ask(Request::Remove { names: vec![named("dev"), named("down")] }).await.unwrap();
+    });
+}
+
+#[test]
+fn what_died_meanwhile_boots_when_it_is_next_used() {
+    let scratch = Scratch::new();
+    life(async || {
+        let world = World::open(&scratch).await;
+        let machine = world.new_machine("dev").await.unwrap();
+        let mut record = (*machine.record()).clone();
+        world.driver.end(machine.id(), berth_hypervisor::Exit::Panic).unwrap();
+        machine.down().await;
+        // hostd dies before it has noticed.
+        record.state = State::Running;
+        world.host.store.put_machine(&record).await.unwrap();
+    });
+    life(async || {
+        let world = World::open(&scratch).await;
+        assert_eq!(world.machine("dev").record().state, State::Stopped);
+        world.ask(Request::Attach { name: named("dev") }).await.unwrap();
+        world.ask(Request::Remove { names: vec![named("dev")] }).await.unwrap();
+    });
+}
+
+#[test]
+fn half_made_is_undone_and_half_removed_is_finished() {
+    let scratch = Scratch::new();
+    life(async || {
+        let world = World::open(&scratch).await;
+        for name in ["one", "two", "three"] {
+            world.new_machine(name).await.unwrap();
+            world.ask(Request::Stop { name: named(name) }).await.unwrap();
+        }
+        let machines = world.host.storage.machines().to_owned();
+        let place = |prefix: &str, name: &str| machines.join(format!("{prefix}{}", world.machine(name).id()));
+        // Killed before the record was written.
+        std::fs::rename(place("", "one"), place(".making-", "one")).unwrap();
+        world.host.store.remove_machine(world.machine("one").id()).await.unwrap();
+        // Killed after it was, before the directory had its name.
+        std::fs::rename(place("", "two"), place(".making-", "two")).unwrap();
+        // Killed in the middle of a removal.
+        let mut record = (*world.machine("three").record()).clone();
+        record.state = State::Removing;
+        world.host.store.put_machine(&record).await.unwrap();
+    });
+    life(async || {
+        let world = World::open(&scratch).await;
+        assert_eq!(world.remains(), (1, 1));
+        assert_eq!(world.machine("two").record().state, State::Stopped);
+        world.new_machine("one").await.unwrap();
+        world.new_machine("three").await.unwrap();
+        world.ask(Request::Remove { names: vec![named("one"), named("two"), named("three")] }).await.unwrap();
+    });
+}
+
+#[test]
+fn a_lost_store_is_rebuilt_from_the_mirrors() {
+    let scratch = Scratch::new();
+    let user = life(async || {
+        let world = World::open(&scratch).await;
+        world.new_machine("dev").await.unwrap();
+        world.ask(Request::Stop { name: named("dev") }).await.unwrap();
+        world.user
+    });
+    std::fs::remove_dir_all(scratch.path().join("data/store")).unwrap();
+    life(async || {
+        let world = World::open(&scratch).await;
+        assert_eq!(world.user, user);
+        assert_eq!(world.host.registry.owner("SHA256:ann"), Some(user));
+        assert_eq!(world.machine("dev").record().state, State::Stopped);
+        world.ask(Request::Remove { names: vec![named("dev")] }).await.unwrap();
+    });
+}
