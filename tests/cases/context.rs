@@ -44,7 +44,7 @@ pub struct Context {
     service: Once<Service>,
     sshd: Once<Sshd>,
     is_sshd: bool,
-    remotes: Mutex<HashMap<&'static str, Arc<OnceLock<Result<Remote, String>>>>>,
+    remotes: Mutex<HashMap<&'static str, Arc<Once<Remote>>>>,
     scratch: Scratch,
 }
 

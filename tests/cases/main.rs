@@ -5,10 +5,12 @@
 //! server run against OpenSSH's instead.
 
 mod context;
+mod faults;
 mod files;
 mod forwards;
 mod lobby;
 mod mistakes;
+mod readme;
 mod session;
 mod terminal;
 mod users;
@@ -31,6 +33,11 @@ const AREAS: &[(&str, &[Case])] = &[
     ("verbs", verbs::CASES),
     ("mistakes", mistakes::CASES),
     ("users", users::CASES),
+    ("readme", readme::CASES),
+    ("guests", faults::guests::CASES),
+    ("daemons", faults::daemons::CASES),
+    ("moments", faults::moments::CASES),
+    ("limits", faults::limits::CASES),
 ];
 
 fn main() -> anyhow::Result<ExitCode> {

@@ -8,6 +8,7 @@ use crate::{
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::{Account, Output};
 use serde_json::Value;
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
 pub const CASES: &[Case] = cases![
     Service:
@@ -180,8 +181,9 @@ fn lines_that_are_not_lines(context: &Context) -> Result<()> {
         ],
     )?;
     let account = context.account()?;
-    use std::os::unix::ffi::OsStrExt;
-    let bytes = std::ffi::OsStr::from_bytes(b"new \xff\xfe");
+    // Whoever is new is told so; afterwards only the mistake is.
+    account.verb("whoami")?.ok()?;
+    let bytes = OsStr::from_bytes(b"new \xff\xfe");
     check(&account.client("ssh").arg("berth").arg(bytes).finish()?, USAGE)
 }
 

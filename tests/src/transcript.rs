@@ -4,7 +4,7 @@
 //! $ stop dev               what follows `ssh HOST`
 //! dev is stopped           its standard output
 //! $ info none
-//! ! berth: there is …      its errors
+//! ! berth: there is …      the last line of its errors, when it fails
 //! = 3                      its status, when that is not 0
 //! ```
 //!
@@ -18,7 +18,7 @@ use anyhow::{Result, ensure};
 struct Step<'a> {
     words: &'a str,
     stdout: Vec<&'a str>,
-    stderr: Vec<&'a str>,
+    error: Option<&'a str>,
     status: i32,
 }
 
@@ -42,7 +42,7 @@ fn steps(transcript: &str) -> Result<Vec<Step<'_>>> {
         if let Some(status) = line.strip_prefix("= ") {
             step.status = status.parse()?;
         } else if let Some(error) = line.strip_prefix("! ") {
-            step.stderr.push(error);
+            step.error = Some(error);
         } else {
             step.stdout.push(line);
         }
@@ -52,10 +52,12 @@ fn steps(transcript: &str) -> Result<Vec<Step<'_>>> {
 
 fn check(step: &Step<'_>, output: &Output, port: u16) -> Result<()> {
     ensure!(output.status == step.status, "expected status {}: {}", step.status, output.report());
-    // Notices and progress come and go with the host's speed; refusals do not.
-    let errors = output.errors();
-    let errors: Vec<&str> = errors.lines().filter(|line| line.starts_with("berth: ")).collect();
-    same(&step.stderr, &errors, port, output)?;
+    // Notices and progress come and go with the host's speed; a refusal is the last word.
+    if let Some(error) = step.error {
+        let errors = output.errors();
+        let last: Vec<&str> = errors.lines().last().into_iter().collect();
+        same(&[error], &last, port, output)?;
+    }
     let said = output.text();
     same(&step.stdout, &said.lines().collect::<Vec<_>>(), port, output)
 }

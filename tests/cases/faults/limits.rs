@@ -1,0 +1,81 @@
+//! Too much of something: space, logins, sessions.
+
+use super::{MINUTE, boot_id};
+use crate::{
+    cases,
+    context::{Case, Context},
+};
+use anyhow::{Context as _, Result, ensure};
+use berth_tests::{Run, Running, Settings};
+use std::{fs, net::TcpStream, path::PathBuf};
+
+pub const CASES: &[Case] = cases![
+    Service:
+        fifty_sessions_at_once;
+    OwnService:
+        a_full_pool_refuses_new_work_only,
+        too_many_logins_wait_or_are_told;
+];
+
+fn fifty_sessions_at_once(context: &Context) -> Result<()> {
+    let remote = context.remote("session")?;
+    let all: Vec<Running> = (0..50)
+        .map(|number| remote.ssh(&[]).arg(format!("echo {number}; exit {number}")).limit(3 * MINUTE).start())
+        .collect::<Result<_>>()?;
+    for (number, one) in all.into_iter().enumerate() {
+        let out = one.wait()?.expect(i32::try_from(number)?)?;
+        ensure!(out.line() == number.to_string(), "{}", out.report());
+    }
+    Ok(())
+}
+
+fn a_full_pool_refuses_new_work_only(context: &Context) -> Result<()> {
+    let settings = Settings::default().set("host.pool_size", "4G").set("host.pool_reserve", "1G");
+    context.with_service(&settings, |service| {
+        let account = service.account(context.scratch())?;
+        account.verb("new main --memory 256M")?.ok()?;
+        let main = account.at("main");
+        let boot = boot_id(&main)?;
+        let before = account.verb("ls --json")?.ok()?.json()?;
+        // Somebody else fills the pool, to well under the reserve.
+        let filler = mount_point(&service.data())?.join("filler");
+        let free = service.status()?.pool_free.bytes();
+        let much = free.saturating_sub(600 << 20).to_string();
+        Run::new("fallocate").args(["-l", &much]).arg(&filler).ok()?;
+
+        let refused = account.verb("new more --memory 256M")?.expect(6)?;
+        ensure!(refused.errors().contains("berth: "), "{}", refused.report());
+        let after = account.verb("ls --json")?.ok()?.json()?;
+        ensure!(after.as_array().map(Vec::len) == before.as_array().map(Vec::len), "half-made: {after}");
+        main.exec("head -c 100000000 /dev/urandom > data && sync").context("a running machine writes")?;
+        ensure!(boot_id(&main)? == boot, "it was booted again");
+        fs::remove_file(filler)?;
+        account.verb("new more --memory 256M")?.ok().context("after there is room again")?;
+        Ok(())
+    })
+}
+
+/// The pool's own filesystem, wherever in the data directory it is mounted.
+fn mount_point(data: &std::path::Path) -> Result<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    Ok(points.filter(|point| point.starts_with(data)).next_back().unwrap_or_else(|| data.to_owned()))
+}
+
+fn too_many_logins_wait_or_are_told(context: &Context) -> Result<()> {
+    let settings =
+        Settings::default().set("gateway.unauthenticated_per_address", 4).set("gateway.login_grace", "5s");
+    context.with_service(&settings, |service| {
+        let account = service.account(context.scratch())?;
+        account.verb("whoami")?.ok()?;
+        // They hold every place and never log in.
+        let idle: Vec<TcpStream> =
+            (0..4).map(|_| TcpStream::connect(service.endpoint().address)).collect::<Result<_, _>>()?;
+        let out = account.client("ssh").args(["-o", "LogLevel=INFO", "berth", "whoami"]).finish()?;
+        let told = out.errors().contains("too many");
+        ensure!(out.status == 0 || told, "neither waited nor told: {}", out.report());
+        drop(idle);
+        account.verb("whoami")?.ok()?;
+        Ok(())
+    })
+}
