@@ -71,7 +71,7 @@ fn main() -> anyhow::Result<ExitCode> {
 
 fn run(case: &Case, context: &Context) -> Result<(), Failed> {
     (case.run)(context).map_err(|error| {
-        let logs = if case.needs == Needs::Service { context.logs() } else { String::new() };
+        let logs = if case.needs == Needs::OwnService { String::new() } else { context.logs() };
         let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
         format!("{}\n{logs}", causes.join("\nbecause: ")).into()
     })

@@ -21,10 +21,7 @@ fn the_tour_can_be_pasted(context: &Context) -> Result<()> {
     let (tour, _) = tour.context("the README has no block marked `sh tour`")?;
     let account = context.account()?;
     let port = account.endpoint().address.port();
-    let directory = context.scratch().directory("tour")?;
-    fs::create_dir_all(directory.join("src"))?;
-    fs::write(directory.join("src/file"), "from the tour")?;
-
+    let here = |text: &str| text.replace("2222", &port.to_string());
     let mut last: Option<(&str, Output)> = None;
     let mut count = 0;
     for line in tour.lines() {
@@ -32,11 +29,10 @@ fn the_tour_can_be_pasted(context: &Context) -> Result<()> {
         if let Some(expected) = typed.strip_prefix("# → ") {
             let (said, out) = last.as_ref().context("an answer before any line")?;
             let all = format!("{}{}", out.text(), out.errors());
-            ensure!(all.contains(expected.trim()), "{said} should say {expected:?}: {}", out.report());
+            ensure!(all.contains(&here(expected.trim())), "{said} should say {expected:?}: {}", out.report());
         } else if ["ssh ", "scp ", "sftp ", "rsync "].iter().any(|client| typed.starts_with(client)) {
-            let here =
-                typed.replace("-p 2222", &format!("-p {port}")).replace("-P 2222", &format!("-P {port}"));
-            last = Some((typed, account.paste(&here, &directory)?));
+            // It says that it is typed in the checkout.
+            last = Some((typed, account.paste(&here(typed), repository())?));
             count += 1;
         }
     }

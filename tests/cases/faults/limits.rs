@@ -58,8 +58,8 @@ fn a_full_pool_refuses_new_work_only(context: &Context) -> Result<()> {
 /// The pool's own filesystem, wherever in the data directory it is mounted.
 fn mount_point(data: &std::path::Path) -> Result<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
-    Ok(points.filter(|point| point.starts_with(data)).next_back().unwrap_or_else(|| data.to_owned()))
+    let mut points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    Ok(points.rfind(|point| point.starts_with(data)).unwrap_or_else(|| data.to_owned()))
 }
 
 fn too_many_logins_wait_or_are_told(context: &Context) -> Result<()> {
