@@ -38,7 +38,21 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn of_child(child: Child) -> Result<Self, Error> {
+    /// Watches a child; one that cannot be watched is ended.
+    pub(crate) fn of_child(mut child: Child) -> Result<Self, Error> {
+        match Self::watch(&child) {
+            Ok(mut process) => {
+                *process.child.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(child);
+                Ok(process)
+            }
+            Err(error) => {
+                let _ = child.kill().and_then(|()| child.wait());
+                Err(error)
+            }
+        }
+    }
+
+    fn watch(child: &Child) -> Result<Self, Error> {
         let failed = |source| Error::Io { operation: "watching a new process", source };
         let gone = || failed(std::io::ErrorKind::NotFound.into());
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
@@ -46,7 +60,7 @@ impl Process {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
         let started = stat(pid).map(|stat| stat.started).ok_or_else(gone)?;
         let pidfd = register(pidfd).map_err(failed)?;
-        Ok(Self { pid, started, pidfd, child: Mutex::new(Some(child)), cpu: AtomicU64::new(0) })
+        Ok(Self { pid, started, pidfd, child: Mutex::new(None), cpu: AtomicU64::new(0) })
     }
 
     /// Finds a process by what was written down of it; `None`: it is gone.

@@ -6,7 +6,7 @@ use super::{
     files,
     qmp::{LIMIT, Qmp, Seen},
     spawn::{self, Newborn},
-    verdict::verdict,
+    verdict::{BOOTED, RESTORED, verdict},
 };
 use crate::{Error, Exit, Known, Launch, Origin, Vm, process::Process};
 use qapi::qmp::{self, MigrationCapability, MigrationCapabilityStatus, MigrationStatus};
@@ -35,6 +35,7 @@ const HANDED: &str = "state";
 #[derive(Debug)]
 pub(super) struct QemuVm {
     process: Arc<Process>,
+    /// Closed with the Vm, for QEMU has one client at a time.
     qmp: Arc<Qmp>,
     directory: PathBuf,
     exit: watch::Receiver<Option<Exit>>,
@@ -80,15 +81,20 @@ impl QemuVm {
     fn supervise(process: Process, qmp: Qmp, directory: PathBuf, socket: PathBuf) -> Arc<Self> {
         let (sender, exit) = watch::channel(None);
         let vm = Self { process: Arc::new(process), qmp: Arc::new(qmp), directory, exit };
-        let (process, qmp, directory) = (vm.process.clone(), vm.qmp.clone(), vm.directory.clone());
+        let (process, qmp, directory) = (vm.process.clone(), Arc::downgrade(&vm.qmp), vm.directory.clone());
         // It ends with the process, not with the Vm: somebody has to reap.
         tokio::spawn(async move {
             let end = tokio::select! {
                 end = process.ended() => end,
                 never = tend(&directory) => match never {},
             };
-            let _ = timeout(LAST_WORDS, qmp.drained()).await;
-            let cause = qmp.shutdown_cause();
+            let cause = match qmp.upgrade() {
+                Some(qmp) => {
+                    let _ = timeout(LAST_WORDS, qmp.drained()).await;
+                    qmp.shutdown_cause()
+                }
+                None => None,
+            };
             let _ = std::fs::remove_file(&socket);
             let console = files::tail(&directory, CONSOLE, CONSOLE_TAIL);
             sender.send_replace(Some(verdict(end, cause, &console)));
@@ -238,8 +244,29 @@ async fn explain(error: Error, newborn: &Newborn, directory: &Path) -> Error {
     if !matches!(error, Error::Io { .. }) || timeout(LAST_WORDS, process.ended()).await.is_err() {
         return error;
     }
-    let log = files::tail(directory, LOG, 4096);
-    let complaint = log.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let message = complaint.chars().filter(|c| !c.is_control()).take(300).collect();
-    Error::Refused { operation: "starting the machine", message }
+    Error::Refused {
+        operation: "starting the machine",
+        message: complaint(&files::tail(directory, LOG, 4096)),
+    }
+}
+
+/// What a hypervisor said since it was started, on one line.
+fn complaint(log: &str) -> String {
+    let last = log.rfind(BOOTED).max(log.rfind(RESTORED)).and_then(|start| log.get(start..)).unwrap_or(log);
+    let lines: Vec<&str> = last.lines().skip(1).map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join("; ").chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_this_starts_and_one_line() {
+        let log = "berth: power on\nold\n\nberth: restored\nqemu: -drive x: no \"write\" lock\nIs it in \u{7}use?\n";
+        assert_eq!(complaint(log), "qemu: -drive x: no \"write\" lock; Is it in use?");
+        assert_eq!(complaint("berth: power on\n"), "");
+        assert_eq!(complaint(""), "");
+        assert!(complaint(&format!("berth: power on\n{}", "x".repeat(4096))).len() <= 300);
+    }
 }

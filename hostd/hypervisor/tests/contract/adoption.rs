@@ -2,18 +2,20 @@
 
 use crate::{
     block_on, runtime,
-    support::machine::{Machine, Running, Subject},
+    support::{
+        guest::Guest,
+        machine::{Machine, Running, Subject},
+    },
 };
 use anyhow::{Context, Result, ensure};
 use berth_guest_protocol::Shutdown;
 use berth_hypervisor::{Exit, Known, Origin};
 
 /// Starts a machine and ends everything of the driver but the process.
-fn orphan(machine: &Machine) -> Result<(Running, Known)> {
+fn orphan(machine: &Machine) -> Result<(Option<Guest>, Known)> {
     let runtime = runtime()?;
-    let running = runtime.block_on(machine.start(Origin::Boot))?;
-    let known = machine.known(&running.vm);
-    Ok((running, known))
+    let Running { vm, guest } = runtime.block_on(machine.start(Origin::Boot))?;
+    Ok((guest, machine.known(&vm)))
 }
 
 pub fn a_dropped_vm_lives_on(subject: &Subject) -> Result<()> {
@@ -30,9 +32,8 @@ pub fn a_dropped_vm_lives_on(subject: &Subject) -> Result<()> {
 
 pub fn adopted_by_another_driver(subject: &Subject) -> Result<()> {
     let machine = Machine::new(subject)?;
-    let (first, known) = orphan(&machine)?;
-    let boot =
-        || first.guest.as_ref().map(|guest| guest.run("cat /proc/sys/kernel/random/boot_id")).transpose();
+    let (guest, known) = orphan(&machine)?;
+    let boot = || guest.as_ref().map(|guest| guest.run("cat /proc/sys/kernel/random/boot_id")).transpose();
     let before = boot()?;
     block_on(async {
         let vm = subject.driver()?.adopt(known.clone()).await?.context("it is gone")?;
@@ -67,10 +68,10 @@ pub fn a_stranger_is_not_adopted(subject: &Subject) -> Result<()> {
 
 pub fn adopted_guest_power_off(subject: &Subject) -> Result<()> {
     let machine = Machine::new(subject)?;
-    let (first, known) = orphan(&machine)?;
+    let (guest, known) = orphan(&machine)?;
     block_on(async {
         let vm = subject.driver()?.adopt(known).await?.context("it is gone")?;
-        let running = Running { vm, guest: first.guest };
+        let running = Running { vm, guest };
         running.guest.as_ref().context("needs a guest")?.shut_down(Shutdown::PowerOff)?;
         ensure!(crate::endings::ending(&running).await? == Exit::Clean);
         Ok(())

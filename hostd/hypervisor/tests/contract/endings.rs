@@ -64,8 +64,7 @@ fn ended_by(subject: &Subject, exit: Exit, how: impl FnOnce(&Guest) -> Result<()
         let running = machine.start(Origin::Boot).await?;
         how(running.guest.as_ref().context("needs a guest")?)?;
         let ended = ending(&running).await?;
-        let console = std::fs::read_to_string(machine.directory.join("console.log"))?;
-        ensure!(ended == exit, "{ended:?}, not {exit:?}; its console:\n{console}");
+        ensure!(ended == exit, "{ended:?}, not {exit:?}; its console:\n{}", machine.console());
         Ok(())
     })
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 /// For a boot under emulation on a busy host.
-const BOOT: Duration = Duration::from_secs(90);
+const BOOT: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(30);
 
 pub struct Guest(pub Arc<OwnedFd>);

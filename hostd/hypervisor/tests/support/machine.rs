@@ -108,7 +108,8 @@ impl Machine {
         let vm = self.driver.start(launch).await?;
         self.watch(&vm)?;
         if let (Some(guest), Origin::Boot) = (&guest, origin) {
-            tokio::task::block_in_place(|| guest.up())?;
+            let up = tokio::task::block_in_place(|| guest.up());
+            up.with_context(|| format!("its console:\n{}", self.console()))?;
         }
         Ok(Running { vm, guest })
     }
@@ -128,6 +129,10 @@ impl Machine {
             directory: self.directory.clone(),
             socket: self.socket(),
         }
+    }
+
+    pub fn console(&self) -> String {
+        std::fs::read_to_string(self.directory.join("console.log")).unwrap_or_default()
     }
 
     /// Processes that carry this machine's id, zombies excluded.
