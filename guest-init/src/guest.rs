@@ -43,14 +43,14 @@ impl Guest {
         Account::lookup(self.who)
     }
 
-    /// Whether the account is somebody else, whose rights must be taken on.
-    pub fn changes_user(&self) -> bool {
+    /// A machine, where the user is somebody else than PID 1; not a host.
+    pub fn is_machine(&self) -> bool {
         matches!(self.who, Who::Dev)
     }
 
     /// Makes the calling thread the user's, for good.
     pub fn become_user(&self) -> Result<()> {
-        if self.changes_user() {
+        if self.is_machine() {
             let account = self.account();
             account.assume().during("become", account.name.display())?;
         }

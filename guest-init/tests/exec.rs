@@ -149,7 +149,7 @@ fn a_vanished_host_hangs_up_a_terminal_but_not_a_command() {
     };
     let (on_terminal, on_pipes) = (pid(terminal.expect(".")), pid(command.expect(".")));
     drop((terminal, command));
-    let alive = |pid: u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+    let alive = |pid: u32| guest.run(&format!("test -e /proc/{pid}")).exit == Some(Exit::Status(0));
     wait_until("the terminal's process is gone", || !alive(on_terminal));
     assert!(alive(on_pipes));
     assert_eq!(guest.run(&format!("kill {on_pipes}")).exit, Some(Exit::Status(0)));

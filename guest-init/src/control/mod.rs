@@ -1,6 +1,8 @@
 //! hostd's own stream: requests in turn, each answered.
 
 pub mod freeze;
+pub mod power;
+mod repair;
 mod vitals;
 
 use std::sync::Arc;
@@ -28,9 +30,16 @@ fn answer(guest: &Arc<Guest>, request: Control) -> Answer {
     let done = match request {
         Control::Ping => Ok(()),
         Control::Vitals => return Answer::Vitals(vitals::take(guest)),
+        // On a host nothing is frozen, broken or ended.
+        _ if !guest.is_machine() => Ok(()),
+        // What is on the disk must be what the frozen processes believe is there.
         Control::Freeze => guest.freezer.freeze().map(|()| rustix::fs::sync()),
         Control::Thaw => guest.freezer.thaw(),
-        Control::Repair(_) | Control::Shutdown(_) => Ok(()),
+        Control::Repair(request) => repair::run(guest, &request),
+        Control::Shutdown(how) => {
+            power::end(guest, how);
+            Ok(())
+        }
     };
     match done {
         Ok(()) => Answer::Done,

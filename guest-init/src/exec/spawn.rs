@@ -4,6 +4,7 @@ use std::{
     ffi::{CString, OsStr, OsString},
     fs::File,
     io::{self, Read as _},
+    mem::MaybeUninit,
     os::{
         fd::OwnedFd,
         unix::{ffi::OsStrExt, process::CommandExt},
@@ -55,7 +56,7 @@ pub fn start(guest: &Guest, request: &protocol::Exec) -> Result<Running> {
     let (ends, role) = match &request.pty {
         Some(pty) => {
             let (terminal, line) = Terminal::open(pty)?;
-            if guest.changes_user() {
+            if guest.is_machine() {
                 line.give_to(&account)?;
             }
             attach_terminal(&mut command, pty, line)?;
@@ -64,7 +65,7 @@ pub fn start(guest: &Guest, request: &protocol::Exec) -> Result<Running> {
         }
         None => (attach_pipes(&mut command)?, Role::Command),
     };
-    let greeting = if guest.changes_user() && role == Role::Shell { greeting(&account) } else { Vec::new() };
+    let greeting = if guest.is_machine() && role == Role::Shell { greeting(&account) } else { Vec::new() };
     let prepare = Prepare::new(guest, account, request.pty.is_some())?;
     let child = spawn(guest, &mut command, prepare, role)?;
     Ok(Running { child, ends, greeting })
@@ -183,7 +184,7 @@ impl Prepare {
         Ok(Self {
             home,
             account,
-            change_user: guest.changes_user(),
+            change_user: guest.is_machine(),
             terminal,
             cgroup: guest.freezer.entrance()?,
         })
@@ -191,6 +192,7 @@ impl Prepare {
 
     fn between_fork_and_exec(&self) -> rustix::io::Result<()> {
         rustix::process::setsid()?;
+        unblock_signals()?;
         if self.terminal {
             rustix::process::ioctl_tiocsctty(stdio::stdin())?;
         }
@@ -214,4 +216,17 @@ impl Prepare {
             other => other,
         }
     }
+}
+
+/// PID 1 waits for some signals by blocking them, which would be inherited.
+#[allow(unsafe_code)]
+fn unblock_signals() -> rustix::io::Result<()> {
+    let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set before it is read; both calls are
+    // allowed between fork and exec.
+    let error = unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut())
+    };
+    if error == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(error)) }
 }

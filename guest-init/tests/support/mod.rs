@@ -1,5 +1,11 @@
-//! A guest served on this host, and a client that speaks to it.
-#![allow(dead_code, reason = "each test file uses its own part")]
+//! A guest and a client that speaks to it. The guest is served on this host,
+//! or is a machine that runs already, at the address in `BERTH_TEST_GUEST`.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a part of tests, each using its own part of it"
+)]
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -14,12 +20,23 @@ use berth_guest_protocol::{Exec, Exit, GENERATION, HEADER, Kind, Open, Opening, 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_berth-guest-init");
 
 pub struct Guest {
-    server: Child,
+    server: Option<Child>,
     pub address: SocketAddr,
 }
 
 impl Guest {
     pub fn start() -> Self {
+        match std::env::var("BERTH_TEST_GUEST") {
+            Ok(address) => Self { server: None, address: address.parse().unwrap() },
+            Err(_) => Self::host(),
+        }
+    }
+
+    pub fn is_machine(&self) -> bool {
+        self.server.is_none()
+    }
+
+    fn host() -> Self {
         let mut server = Command::new(PROGRAM)
             .args(["serve", "--listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
@@ -27,11 +44,7 @@ impl Guest {
             .unwrap();
         let mut line = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { server, address: line.trim().parse().unwrap() }
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.server.id()
+        Self { server: Some(server), address: line.trim().parse().unwrap() }
     }
 
     pub fn raw(&self) -> TcpStream {
@@ -64,8 +77,10 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.server.kill().unwrap();
-        self.server.wait().unwrap();
+        if let Some(server) = &mut self.server {
+            server.kill().unwrap();
+            server.wait().unwrap();
+        }
     }
 }
 

@@ -1,0 +1,71 @@
+//! From the kernel's hand-over to a machine that answers:
+//!
+//! ```text
+//! initramfs: /proc /sys /dev → modules → disk at /newroot, grown → switch root
+//! the disk:  /dev/pts /run cgroup → eth0, lo | ctl0 in its own namespace → serve
+//! ```
+//!
+//! What a machine cannot be without fails the boot, and the console says why.
+//! What it can be without is reported there and passed over.
+
+mod cgroup;
+mod console;
+mod disk;
+mod modules;
+mod mounts;
+mod names;
+mod net;
+mod netlink;
+mod signals;
+
+use std::{path::Path, sync::Arc};
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::{
+    account::Who,
+    control::freeze::Freezer,
+    error::{Context, Result},
+    guest::{self, Guest},
+    server,
+};
+
+pub use console::{report, say};
+pub use mounts::release;
+pub use names::set_hostname;
+
+/// Where programs of the machine find this one.
+pub const PROGRAM: &str = "/run/berth/guest-init";
+/// Streams and terminals cost descriptors; the default of 1024 is a shell's.
+const FILES: u64 = 65_536;
+
+/// Never returns but with the reason why there is no machine.
+pub fn run() -> Result<()> {
+    let waiting = signals::block()?;
+    mounts::first()?;
+    console::attach();
+    modules::load(Path::new("/modules/order"));
+    disk::mount(Path::new("/newroot"))?;
+    mounts::switch_root(Path::new("/newroot"), PROGRAM)?;
+    mounts::second()?;
+    protect();
+    let user = cgroup::prepare()?;
+    names::set_up();
+    let listener = net::set_up()?;
+    let guest = Guest::start(Who::Dev, PROGRAM.into(), Freezer::new(Some(user)))?;
+    let asked = Arc::clone(&guest);
+    guest::spawn("signals", move || waiting.serve(&asked))?;
+    server::serve(&guest, &listener)
+}
+
+/// The last process to be sacrificed, with room for all the streams.
+fn protect() {
+    let limit = Rlimit { current: Some(FILES), maximum: Some(524_288) };
+    report(setrlimit(Resource::Nofile, limit).during("raise", "the limit of open files"));
+    report(std::fs::write("/proc/self/oom_score_adj", "-1000").during("protect", "PID 1"));
+    // `ping` without root, as every distribution has it.
+    report(
+        std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")
+            .during("allow", "ping to users"),
+    );
+}
