@@ -48,12 +48,6 @@ cat >"$root/etc/motd" <<'TEXT'
 This machine is yours: you are dev, sudo asks nothing, files stay when you leave.
 Silence this with: touch ~/.hushlogin
 TEXT
-cat >"$root/etc/profile.d/berth.sh" <<'TEXT'
-# No login program prints the message of the day here.
-if [ -t 1 ] && [ ! -e "$HOME/.hushlogin" ] && [ -n "$SSH_TTY" ]; then
-    cat /etc/motd
-fi
-TEXT
 
 # What was only for the build; the rest of the cleaning is mmdebstrap's.
 rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap"

@@ -4,7 +4,7 @@
 use super::{
     ImageError,
     progress::Progress,
-    recipe::{CUSTOMISE, DISK_BYTES, EXCLUDED, PACKAGES, SUITE},
+    recipe::{CUSTOMISE, DISK_BYTES, EXCLUDED, FILESYSTEM, MOUNT_OPTIONS, PACKAGES, SUITE},
     sources, tool,
 };
 use std::{
@@ -12,10 +12,6 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
-
-/// Machines grow their filesystem while they run; room for that has to be
-/// left when it is made. In blocks of 4 KiB: 1 TiB.
-const LARGEST_BLOCKS: u64 = 1 << 28;
 
 #[derive(Debug)]
 pub struct Rootfs {
@@ -65,14 +61,10 @@ pub fn install(work: &Path, log: &Path, progress: &Progress) -> Result<Rootfs, I
 pub fn pack(root: &Path, disk: &Path, log: &Path, progress: &Progress) -> Result<(), ImageError> {
     let file = File::create_new(disk).map_err(|source| ImageError::write(disk, source))?;
     file.set_len(DISK_BYTES).map_err(|source| ImageError::write(disk, source))?;
-    let mut command = Command::new("mke2fs");
-    command
-        .args(["-q", "-F", "-t", "ext4", "-L", "berth", "-b", "4096", "-m", "0"])
-        // What is initialised now costs nothing in a sparse file, and later a guest's time.
-        .arg("-E")
-        .arg(format!("lazy_itable_init=0,lazy_journal_init=0,resize={LARGEST_BLOCKS}"))
-        .arg("-d")
-        .arg(root)
-        .arg(disk);
-    tool::run(&mut command, log, progress)
+    let mut make = Command::new("mke2fs");
+    make.args(["-q", "-F"]).args(FILESYSTEM).arg("-d").arg(root).arg(disk);
+    tool::run(&mut make, log, progress)?;
+    let mut tune = Command::new("tune2fs");
+    tune.arg("-E").arg(format!("mount_opts={MOUNT_OPTIONS}")).arg(disk);
+    tool::run(&mut tune, log, progress)
 }
