@@ -64,7 +64,6 @@ fn bind(settings: &berth_config::Gateway) -> anyhow::Result<Vec<TcpListener>> {
     for address in &settings.listen {
         let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
         listener.set_nonblocking(true)?;
-        tracing::info!(%address, "listening");
         listeners.push(listener);
     }
     Ok(listeners)
@@ -73,6 +72,9 @@ fn bind(settings: &berth_config::Gateway) -> anyhow::Result<Vec<TcpListener>> {
 async fn serve(gateway: Arc<Gateway>, listeners: Vec<TcpListener>) -> anyhow::Result<()> {
     let listeners =
         listeners.into_iter().map(tokio::net::TcpListener::from_std).collect::<std::io::Result<Vec<_>>>()?;
+    for listener in &listeners {
+        tracing::info!(address = %listener.local_addr()?, "listening");
+    }
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = async {
         tokio::select! {

@@ -78,7 +78,9 @@ async fn download(frames: &mut Frames, outlet: &Outlet) -> Result<Result<Exit, G
         match frames.output().await {
             Ok(Output::Data(data)) => outlet.data(data).await?,
             Ok(Output::Errors(data)) => outlet.errors(data).await?,
-            Ok(Output::Eof) => outlet.eof().await?,
+            // Kept for the end: a client that has ended its input too answers
+            // with a close, which would take the exit status away from it.
+            Ok(Output::Eof) => {}
             Ok(Output::Exit(exit)) => return Ok(Ok(exit)),
             Err(error) => return Ok(Err(error)),
         }
@@ -87,16 +89,17 @@ async fn download(frames: &mut Frames, outlet: &Outlet) -> Result<Result<Exit, G
 
 async fn report(outlet: &Outlet, exit: Exit) -> Result<(), Gone> {
     match exit {
-        Exit::Status(status) => outlet.exit_status(status).await,
+        Exit::Status(status) => outlet.exit_status(status).await?,
         Exit::Signal { name, core } => {
             // OpenSSH's client ignores exit-signal and would end with 255; the
             // status says what a shell would say.
             let status = number(&name).map_or(u8::MAX, |number| 128 + number);
             let name = name.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
             outlet.exit_signal(name, core).await?;
-            outlet.exit_status(status).await
+            outlet.exit_status(status).await?;
         }
     }
+    outlet.eof().await
 }
 
 /// Linux's number of a signal.

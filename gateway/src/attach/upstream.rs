@@ -4,11 +4,17 @@ use crate::ssh::channel::{Counted, Gone, Inbox};
 use berth_guest_protocol::{Event, Kind, MAX_DATA, encode, header};
 use bytes::{Buf, Bytes};
 use russh::ChannelMsg;
-use std::{collections::VecDeque, io::IoSlice};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use std::{collections::VecDeque, io::IoSlice, time::Duration};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    time::timeout,
+};
 
 /// Slices in one write.
 const SLICES: usize = 32;
+/// A machine that does not read for so long has no use for what a departed
+/// client sent.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// How the client's bytes are put on the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,16 +44,22 @@ pub async fn carry(inbox: &mut Inbox, writer: impl AsyncWrite + Unpin, form: For
     loop {
         let writable = writer.as_mut().filter(|_| queue.has_work());
         tokio::select! {
-            message = inbox.next(), if !queue.counted.is_full() => queue.take(message?),
-            // Without a writer this branch is off.
-            Some(written) = async { Some(write(&queue.pieces, writable?).await) } => {
-                match written {
-                    Ok(Some(count)) => queue.advance(count),
-                    Ok(None) => return Ok(()),
-                    Err(error) => {
-                        tracing::debug!(%error, "the machine stopped reading");
-                        writer = None;
+            message = inbox.next(), if !queue.counted.is_full() => match message {
+                Ok(message) => queue.take(message),
+                Err(gone) => {
+                    if let Some(writer) = writer {
+                        queue.finish(writer).await;
                     }
+                    return Err(gone);
+                }
+            },
+            // Without a writer this branch is off.
+            Some(written) = async { Some(write(&queue.pieces, writable?).await) } => match written {
+                Ok(Some(count)) => queue.advance(count),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    tracing::debug!(%error, "the machine stopped reading");
+                    writer = None;
                 }
             }
         }
@@ -127,6 +139,16 @@ impl Queue {
             }
             count -= piece.len();
             self.pieces.pop_front();
+        }
+    }
+
+    /// The client has gone, but what it sent before is still the machine's.
+    async fn finish(&mut self, mut writer: impl AsyncWrite + Unpin) {
+        while !self.pieces.is_empty() {
+            match timeout(LAST_WORDS, write(&self.pieces, &mut writer)).await {
+                Ok(Ok(Some(count))) => self.advance(count),
+                _ => return,
+            }
         }
     }
 

@@ -17,8 +17,11 @@ mod whoami;
 pub use help::Help;
 pub use key::INPUT_MAX;
 
-use crate::ui::{Address, Progress};
-use berth_api::{CallError, Caller, Client, Reply, Request};
+use crate::{
+    ssh::peer::told,
+    ui::{Address, Progress},
+};
+use berth_api::{Caller, Client, Reply, Request};
 use berth_types::{Code, MachineName, Refusal, UserId};
 use serde::Serialize;
 use serde_json::Value;
@@ -75,12 +78,7 @@ impl Context<'_> {
     pub async fn call(&self, request: Request) -> Result<Reply, Refusal> {
         let caller = Caller::User(self.user.clone());
         let reply = self.api.call_with(caller, request, |text| self.progress.report(text)).await;
-        reply.map(|(reply, _)| reply).map_err(|error| {
-            if let CallError::Unavailable { source, .. } = &error {
-                tracing::warn!(%error, %source, "hostd is away");
-            }
-            error.refusal()
-        })
+        reply.map(|(reply, _)| reply).map_err(told)
     }
 }
 

@@ -18,7 +18,7 @@ use berth_config::Registration;
 use berth_guest_protocol::{Listen, Target};
 use berth_types::{Code, Refusal};
 use russh::{
-    Channel, ChannelId, ChannelOpenFailure, Disconnect, Error, Pty,
+    Channel, ChannelId, ChannelOpenFailure, Error, Pty,
     server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Session, VerifiedPublicKey},
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -31,7 +31,7 @@ const SSH_PORT: u32 = 22;
 #[derive(Debug)]
 pub struct Connection {
     peer: Arc<Peer>,
-    /// Given back when the login succeeds.
+    /// Given back when somebody has logged in.
     permit: Option<Permit>,
     listeners: HashMap<Listener, Listening>,
 }
@@ -47,22 +47,10 @@ impl Connection {
         Self { peer, permit, listeners: HashMap::new() }
     }
 
-    /// Tells the client why it may not log in, where a plain "denied" would
-    /// leave it guessing.
-    async fn explain(&self, refusal: &Refusal) {
-        let reason = match refusal.code {
-            Code::Unavailable => Disconnect::ServiceNotAvailable,
-            _ => Disconnect::NoMoreAuthMethodsAvailable,
-        };
-        if let Some(handle) = self.peer.handle.get() {
-            let _ = handle.disconnect(reason, format!("berth: {refusal}"), String::new()).await;
-        }
-    }
-
     async fn log_in(&self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Login, Refusal> {
         let key = auth::record(key.public_key)?;
-        let (user_id, registered) = match self.peer.call(Request::Login { key }, |_| {}).await? {
-            (Reply::LoggedIn { user, registered }, _) => (user, registered),
+        let (user_id, registered) = match self.peer.ask(Request::Login { key }).await? {
+            Reply::LoggedIn { user, registered } => (user, registered),
             _ => return Err(crate::command::unexpected()),
         };
         if let Origin::Jump { user: owner, .. } = &self.peer.origin
@@ -127,13 +115,10 @@ impl Handler for Connection {
             return Ok(Auth::Accept);
         }
         let fingerprint = auth::fingerprint(offer.public_key);
-        match self.peer.call(Request::Knows { fingerprint }, |_| {}).await {
-            Ok((Reply::Knows(true), _)) => Ok(Auth::Accept),
-            Ok(_) => Ok(Auth::reject()),
-            Err(refusal) => {
-                self.explain(&refusal).await;
-                Ok(Auth::reject())
-            }
+        match self.peer.ask(Request::Knows { fingerprint }).await {
+            Ok(Reply::Knows(false)) => Ok(Auth::reject()),
+            // Also when hostd is away: the login itself then tells why.
+            _ => Ok(Auth::Accept),
         }
     }
 
@@ -146,15 +131,22 @@ impl Handler for Connection {
             }
             Err(refusal) => {
                 tracing::info!(remote = %self.peer.remote, %refusal, "a login was refused");
-                self.explain(&refusal).await;
-                Ok(Auth::reject())
+                if refusal.code == Code::NotAllowed {
+                    return Ok(Auth::reject());
+                }
+                // SSH has no words for "not now", so the key's holder comes in
+                // as nobody and every channel gives the reason.
+                let _ = self.peer.refused.set(refusal);
+                Ok(Auth::Accept)
             }
         }
     }
 
     async fn auth_succeeded(&mut self, session: &mut Session) -> Result<(), Error> {
         let _ = self.peer.handle.set(session.handle());
-        self.permit = None;
+        if self.peer.login.get().is_some() {
+            self.permit = None;
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use super::{Gateway, channel::Flow};
 use crate::target::{Place, place};
 use berth_api::{CallError, Caller, Reply, Request, Resolved};
-use berth_types::{MachineName, Refusal, UserId};
+use berth_types::{Code, MachineName, Refusal, UserId};
 use russh::server::Handle;
 use std::{
     net::SocketAddr,
@@ -44,6 +44,8 @@ pub struct Peer {
     /// Known as soon as the session runs.
     pub handle: OnceLock<Handle>,
     pub login: OnceLock<Login>,
+    /// Why a verified key is nobody, when that is not the key's fault.
+    pub refused: OnceLock<Refusal>,
     channels: AtomicU32,
     greeted: AtomicBool,
 }
@@ -58,26 +60,31 @@ impl Peer {
             flow: Arc::default(),
             handle: OnceLock::new(),
             login: OnceLock::new(),
+            refused: OnceLock::new(),
             channels: AtomicU32::new(0),
             greeted: AtomicBool::new(false),
         }
     }
 
+    /// Asks hostd on the user's behalf; nobody may ask for anything.
     pub async fn call(
         &self,
         request: Request,
         progress: impl FnMut(String),
     ) -> Result<(Reply, Option<OwnedFd>), Refusal> {
-        let caller = match self.login.get() {
-            Some(login) => Caller::User(login.user.clone()),
-            None => Caller::Gateway,
-        };
-        self.gateway.api.call_with(caller, request, progress).await.map_err(|error| {
-            if let CallError::Unavailable { source, .. } = &error {
-                tracing::warn!(%error, %source, "hostd is away");
-            }
-            error.refusal()
-        })
+        let Some(login) = self.login.get() else { return Err(self.refusal()) };
+        let caller = Caller::User(login.user.clone());
+        self.gateway.api.call_with(caller, request, progress).await.map_err(told)
+    }
+
+    /// Asks hostd as the gateway itself, about keys.
+    pub async fn ask(&self, request: Request) -> Result<Reply, Refusal> {
+        self.gateway.api.call(Caller::Gateway, request).await.map(|(reply, _)| reply).map_err(told)
+    }
+
+    fn refusal(&self) -> Refusal {
+        let nobody = || Refusal::new(Code::NotAllowed, "nobody is logged in", "connect again");
+        self.refused.get().cloned().unwrap_or_else(nobody)
     }
 
     /// What this connection's login name means now: machines come and go while
@@ -128,6 +135,14 @@ impl Peer {
         let connection = format!("{} {} {} {}", remote.ip(), remote.port(), local.ip(), local.port());
         vec![("SSH_CLIENT".into(), client), ("SSH_CONNECTION".into(), connection)]
     }
+}
+
+/// What a person is told; what went wrong is for the log.
+pub fn told(error: CallError) -> Refusal {
+    if let CallError::Unavailable { source, .. } = &error {
+        tracing::warn!(%error, %source, "hostd is away");
+    }
+    error.refusal()
 }
 
 /// Counts one channel for as long as it is held.

@@ -48,6 +48,9 @@ pub async fn serve(peer: Arc<Peer>, mut inbox: Inbox, outlet: Outlet) {
 async fn run(peer: &Arc<Peer>, inbox: &mut Inbox, outlet: &Outlet) -> Result<(), Gone> {
     let (setup, request) = requested(inbox).await?;
     let screen = Screen::new(outlet, setup.pty.is_some());
+    if let Some(refusal) = peer.refused.get() {
+        return refuse(outlet, &screen, refusal).await;
+    }
     if peer.greets() {
         let user = peer.login.get().map(|login| login.user.to_string()).unwrap_or_default();
         screen.notice(&format!("your key is new here: you are now user {user}")).await?;

@@ -1,0 +1,73 @@
+//! Who may log in, and with what.
+
+use crate::support::Service;
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    process::Command,
+};
+
+#[test]
+fn every_common_kind_of_key_logs_in() {
+    let service = Service::start();
+    for kind in ["ed25519", "ecdsa", "rsa"] {
+        let key = service.key_of(kind, kind);
+        let done = service.run(&key, &["127.0.0.1", "version"]);
+        assert_eq!(done.status, 0, "{kind}: {done:?}");
+    }
+    let rsa = service.key_of("old", "rsa");
+    for (algorithm, status) in [("rsa-sha2-256", 0), ("rsa-sha2-512", 0), ("ssh-rsa", 255)] {
+        let option = format!("PubkeyAcceptedAlgorithms={algorithm}");
+        assert_eq!(service.run(&rsa, &["-o", &option, "127.0.0.1", "version"]).status, status, "{algorithm}");
+    }
+}
+
+#[test]
+fn nothing_but_keys() {
+    let service = Service::start();
+    let key = service.key("me");
+    let done = service.run(&key, &["-o", "PubkeyAuthentication=no", "127.0.0.1", "version"]);
+    assert_eq!(done.status, 255);
+    assert!(done.err.contains("Permission denied (publickey)"), "{done:?}");
+}
+
+#[test]
+fn closed_means_closed() {
+    let service =
+        Service::with(|config| config.replace("registration = \"open\"", "registration = \"closed\""));
+    let key = service.key("stranger");
+    let done = service.run(&key, &["127.0.0.1", "version"]);
+    assert_eq!(done.status, 255);
+    assert!(done.err.contains("Permission denied (publickey)"), "{done:?}");
+}
+
+#[test]
+fn the_gateway_is_nobody_and_its_keys_are_its_own() {
+    let service = Service::start();
+    let status = fs::read_to_string(format!("/proc/{}/status", service.gateway_pid())).unwrap();
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    assert_eq!(field("Uid:"), "65534\t65534\t65534\t65534");
+    assert_eq!(field("Groups:"), "65534");
+    assert_eq!(field("NoNewPrivs:"), "1");
+    assert_eq!(field("CapEff:"), "0000000000000000");
+    let key = fs::metadata(service.directory.join("data/gateway/host_ed25519")).unwrap();
+    assert_eq!((key.uid(), key.permissions().mode() & 0o777), (65534, 0o600));
+}
+
+#[test]
+fn a_stopping_gateway_says_goodbye() {
+    let service = Service::start();
+    let key = service.key("me");
+    service.run(&key, &["127.0.0.1", "new", "main"]);
+    let marker = service.directory.join("running");
+    let line = format!("touch {}; sleep 60", marker.display());
+    let session = service.ssh(&key, &["main@127.0.0.1", &line]).spawn().unwrap();
+    while !marker.exists() {
+        std::thread::yield_now();
+    }
+    let asked = Command::new("kill").arg(service.gateway_pid().to_string()).status().unwrap();
+    assert!(asked.success());
+    let ended = session.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("berth: the gateway is restarting"));
+}

@@ -1,0 +1,252 @@
+//! A hostd that remembers users and machines and starts nothing.
+
+use berth_api::{
+    Call, Caller, Connection, Identity, MachineView, Message, NetworkView, Reply, Request, Resolved, Usage,
+};
+use berth_types::{
+    ByteSize, Code, DEFAULT_MACHINE, MachineId, MachineName, Quota, Refusal, SshKey, State, UserId,
+};
+use jiff::Timestamp;
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Write,
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{net::UnixListener, runtime::Runtime};
+
+/// A machine of this name takes its time to start.
+pub const SLOW: &str = "slow";
+/// One of this name answers with noise.
+pub const NOISY: &str = "noisy";
+/// One of this name ends every stream at once.
+pub const MUTE: &str = "mute";
+
+pub struct Host {
+    state: Arc<Mutex<World>>,
+    // The server runs as long as this does.
+    runtime: Option<Runtime>,
+}
+
+struct World {
+    guest: SocketAddr,
+    users: HashMap<String, UserId>,
+    keys: Vec<(UserId, SshKey)>,
+    machines: BTreeMap<(UserId, MachineName), MachineView>,
+}
+
+type Answer = Result<(Reply, Option<OwnedFd>), Refusal>;
+
+impl Host {
+    pub fn start(socket: &Path, guest: SocketAddr) -> Self {
+        let state = Arc::new(Mutex::new(World {
+            guest,
+            users: HashMap::new(),
+            keys: Vec::new(),
+            machines: BTreeMap::new(),
+        }));
+        let runtime = Runtime::new().unwrap();
+        let listener = {
+            let _inside = runtime.enter();
+            UnixListener::bind(socket).unwrap()
+        };
+        super::open_to_all(socket);
+        let shared = Arc::clone(&state);
+        runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(Connection::new(stream), Arc::clone(&shared)));
+            }
+        });
+        Self { state, runtime: Some(runtime) }
+    }
+
+    /// As if it had been killed.
+    pub fn stop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    pub fn machines(&self) -> usize {
+        self.state.lock().unwrap().machines.len()
+    }
+}
+
+async fn serve(mut connection: Connection, state: Arc<Mutex<World>>) {
+    while let Ok((call, _)) = connection.receive::<Call>().await {
+        if matches!(&call.request, Request::Attach { name } if name.as_str() == SLOW) {
+            for step in ["starting slow", "booting"] {
+                connection.send(&Message::Progress(step.into()), None).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(400)).await;
+            }
+        }
+        let answer = state.lock().unwrap().answer(call);
+        let (result, descriptor) = match answer {
+            Ok((reply, descriptor)) => (Ok(reply), descriptor),
+            Err(refusal) => (Err(refusal), None),
+        };
+        let descriptor = descriptor.as_ref().map(AsFd::as_fd);
+        if connection.send(&Message::Done(result), descriptor).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl World {
+    fn answer(&mut self, call: Call) -> Answer {
+        let user = match call.caller {
+            Caller::User(user) => user,
+            _ => return self.before_login(call.request),
+        };
+        let mine = |name: &MachineName| (user.clone(), name.clone());
+        let plain = |reply| Ok((reply, None));
+        match call.request {
+            Request::Resolve { login } => {
+                let name: MachineName = login.parse().unwrap();
+                let known = self.machines.contains_key(&mine(&name));
+                let near = self
+                    .machines
+                    .keys()
+                    .find(|(owner, other)| *owner == user && other.as_str().starts_with(name.as_str()));
+                plain(Reply::Resolved(if known {
+                    Resolved::Machine(name)
+                } else {
+                    Resolved::Lobby { similar: near.map(|(_, name)| name.clone()) }
+                }))
+            }
+            Request::Attach { name } => {
+                self.find(&mine(&name))?;
+                self.attach(name, false)
+            }
+            Request::AttachDefault => {
+                let name: MachineName = DEFAULT_MACHINE.parse().unwrap();
+                let made = !self.machines.contains_key(&mine(&name));
+                self.machines.entry(mine(&name)).or_insert_with(|| machine(name.clone()));
+                self.attach(name, made)
+            }
+            Request::New { spec } => {
+                if self.machines.contains_key(&mine(&spec.name)) {
+                    let message = format!("you have a machine '{}' already", spec.name);
+                    return Err(Refusal::new(Code::Conflict, message, "choose another name"));
+                }
+                let mut view = machine(spec.name.clone());
+                view.labels = spec.labels;
+                view.memory = spec.memory.unwrap_or(view.memory);
+                self.machines.insert(mine(&spec.name), view.clone());
+                plain(Reply::Machine(Box::new(view)))
+            }
+            Request::List => {
+                let machines = self.machines.iter().filter(|((owner, _), _)| *owner == user);
+                plain(Reply::Machines(machines.map(|(_, view)| view.clone()).collect()))
+            }
+            Request::Info { name } | Request::Stop { name } | Request::Restart { name } => {
+                let view = self.find(&mine(&name))?.clone();
+                plain(Reply::Machine(Box::new(view)))
+            }
+            Request::Console { name } => {
+                self.find(&mine(&name))?;
+                plain(Reply::Console("booted\r\n\u{1b}[2Jlogin:".into()))
+            }
+            Request::Remove { names } => {
+                for name in &names {
+                    self.find(&mine(name))?;
+                }
+                for name in &names {
+                    self.machines.remove(&mine(name));
+                }
+                plain(Reply::Removed(names))
+            }
+            Request::Rename { old, new } => {
+                let mut view = self.find(&mine(&old))?.clone();
+                view.name = new.clone();
+                self.machines.remove(&mine(&old));
+                self.machines.insert(mine(&new), view.clone());
+                plain(Reply::Machine(Box::new(view)))
+            }
+            Request::KeyAdd { key } => {
+                self.users.insert(key.fingerprint.clone(), user.clone());
+                self.keys.push((user, key.clone()));
+                plain(Reply::Key(key))
+            }
+            Request::KeyList => {
+                let keys = self.keys.iter().filter(|(owner, _)| *owner == user);
+                plain(Reply::Keys(keys.map(|(_, key)| key.clone()).collect()))
+            }
+            Request::KeyRemove { fingerprint } => {
+                self.users.remove(&fingerprint);
+                plain(Reply::Done)
+            }
+            Request::Whoami => plain(Reply::Identity(Identity {
+                user,
+                label: "tester".into(),
+                created: Timestamp::now(),
+                keys: 1,
+                usage: Usage::default(),
+                quota: Quota { machines: 10, memory: ByteSize::gib(8), disk: ByteSize::gib(100) },
+            })),
+            other => panic!("a user may not ask for {other:?}"),
+        }
+    }
+
+    fn before_login(&mut self, request: Request) -> Answer {
+        match request {
+            Request::Knows { fingerprint } => Ok((Reply::Knows(self.users.contains_key(&fingerprint)), None)),
+            Request::Login { key } => {
+                let registered = !self.users.contains_key(&key.fingerprint);
+                let user = self.users.entry(key.fingerprint.clone()).or_insert_with(UserId::random).clone();
+                if registered {
+                    self.keys.push((user.clone(), key));
+                }
+                Ok((Reply::LoggedIn { user, registered }, None))
+            }
+            other => panic!("the gateway may not ask for {other:?}"),
+        }
+    }
+
+    fn find(&self, machine: &(UserId, MachineName)) -> Result<&MachineView, Refusal> {
+        let missing =
+            || Refusal::new(Code::NotFound, format!("you have no machine '{}'", machine.1), "see 'ls'");
+        self.machines.get(machine).ok_or_else(missing)
+    }
+
+    fn attach(&self, name: MachineName, made: bool) -> Answer {
+        let stream = match name.as_str() {
+            NOISY => noise(&[0xff; 4096]),
+            MUTE => noise(&[]),
+            _ => TcpStream::connect(self.guest).unwrap(),
+        };
+        Ok((Reply::Attached { name, made }, Some(stream.into())))
+    }
+}
+
+fn noise(bytes: &'static [u8]) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.write_all(bytes);
+    });
+    TcpStream::connect(address).unwrap()
+}
+
+fn machine(name: MachineName) -> MachineView {
+    MachineView {
+        name,
+        id: MachineId::random(),
+        state: State::Running,
+        image: "debian".into(),
+        cpus: 1,
+        memory: ByteSize::gib(1),
+        disk: ByteSize::gib(10),
+        disk_used: None,
+        labels: BTreeMap::new(),
+        created: Timestamp::now(),
+        last_used: Timestamp::now(),
+        up_ms: Some(1),
+        failure: None,
+        network: NetworkView { address: "10.77.0.2".into(), egress: "nothing yet".into() },
+    }
+}
