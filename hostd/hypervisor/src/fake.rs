@@ -17,7 +17,10 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::watch;
@@ -65,7 +68,14 @@ impl Fake {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn supervise(&self, id: MachineId, process: Process, directory: PathBuf, socket: PathBuf) -> Arc<dyn Vm> {
+    fn supervise(
+        &self,
+        id: MachineId,
+        process: Process,
+        paused: bool,
+        directory: PathBuf,
+        socket: PathBuf,
+    ) -> Arc<dyn Vm> {
         let process = Arc::new(process);
         self.script().running.insert(id.clone(), process.clone());
         let (sender, exit) = watch::channel(None);
@@ -84,7 +94,7 @@ impl Fake {
                 End::Untold => Exit::Unknown,
             })));
         });
-        Arc::new(FakeVm { process, directory, exit })
+        Arc::new(FakeVm { process, directory, paused: AtomicBool::new(paused), exit })
     }
 }
 
@@ -112,15 +122,19 @@ impl Driver for Fake {
             return Err(Error::Refused { operation: "starting the machine", message });
         }
         let process = spawn(&launch)?;
-        if launch.origin == Origin::Saved {
+        let paused = launch.origin == Origin::Saved;
+        if paused {
             process.signal(Signal::STOP)?;
         }
-        Ok(self.supervise(launch.id, process, launch.directory, launch.socket))
+        Ok(self.supervise(launch.id, process, paused, launch.directory, launch.socket))
     }
 
     async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error> {
         let process = Process::find(known.pid, known.started)?;
-        Ok(process.map(|process| self.supervise(known.id, process, known.directory, known.socket)))
+        Ok(process.map(|process| {
+            let paused = process.is_stopped();
+            self.supervise(known.id, process, paused, known.directory, known.socket)
+        }))
     }
 }
 
@@ -161,6 +175,7 @@ fn check(launch: &Launch) -> io::Result<()> {
 struct FakeVm {
     process: Arc<Process>,
     directory: PathBuf,
+    paused: AtomicBool,
     exit: watch::Receiver<Option<Exit>>,
 }
 
@@ -187,15 +202,23 @@ impl Vm for FakeVm {
     }
 
     async fn pause(&self) -> Result<(), Error> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        self.paused.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     async fn resume(&self) -> Result<(), Error> {
-        self.signal(Signal::CONT)
+        self.signal(Signal::CONT)?;
+        self.paused.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     async fn save(&self) -> Result<(), Error> {
         self.alive()?;
+        if !self.paused.load(Ordering::Relaxed) {
+            let message = "the machine is not paused".to_owned();
+            return Err(Error::Refused { operation: "saving device state", message });
+        }
         let write = |directory: &Path| {
             std::fs::write(directory.join("state.tmp"), STATE)?;
             std::fs::rename(directory.join("state.tmp"), directory.join("state"))

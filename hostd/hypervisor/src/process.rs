@@ -75,7 +75,7 @@ impl Process {
             Err(error) => return Err(failed(error.into())),
         };
         match stat(pid) {
-            Some(stat) if stat.started == started && stat.alive => {}
+            Some(stat) if stat.started == started && !matches!(stat.state, 'Z' | 'X') => {}
             _ => return Ok(None),
         }
         let pidfd = register(pidfd).map_err(failed)?;
@@ -90,6 +90,11 @@ impl Process {
         self.started
     }
 
+    /// Whether a signal has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.state == 'T')
+    }
+
     /// Signals the process; one that is gone already is no error.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), Error> {
         match pidfd_send_signal(self.pidfd.get_ref(), signal) {
@@ -102,9 +107,9 @@ impl Process {
     /// awaited in one place only: the kernel tells a status once.
     pub(crate) async fn ended(&self) -> End {
         // Readable for ever once it has ended, so the readiness is never cleared.
-        // An error would mean a runtime that is being shut down.
         if self.pidfd.readable().await.is_err() {
-            return End::Untold;
+            // The runtime is being shut down; the process may well live on.
+            std::future::pending::<()>().await;
         }
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         match child.as_mut().map(Child::wait) {
@@ -136,7 +141,8 @@ fn register(pidfd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
 }
 
 struct Stat {
-    alive: bool,
+    /// As `ps` shows it: R, S, D, T, Z …
+    state: char,
     started: u64,
 }
 
@@ -149,10 +155,10 @@ fn stat(pid: Pid) -> Option<Stat> {
 fn parse_stat(line: &str) -> Option<Stat> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
+    let state = fields.next()?.chars().next()?;
     // State is field 3, the start time field 22.
     let started = fields.nth(18)?.parse().ok()?;
-    Some(Stat { alive: !matches!(state, "Z" | "X"), started })
+    Some(Stat { state, started })
 }
 
 #[cfg(test)]
@@ -163,8 +169,7 @@ mod tests {
     fn a_name_with_brackets_does_not_shift_the_fields() {
         let line = "42 (a) b) (c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 9876 20";
         let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.alive, stat.started), (true, 9876));
-        assert!(!parse_stat(&line.replace(" S ", " Z ")).unwrap().alive);
+        assert_eq!((stat.state, stat.started), ('S', 9876));
         assert!(parse_stat("42 (short) S 1").is_none());
     }
 

@@ -32,6 +32,7 @@ const CASES: &[(&str, Case)] = &[
     ("damaged_state", faults::damaged_state),
     ("missing_state", faults::missing_state),
     ("missing_disk", faults::missing_disk),
+    ("save_while_running", faults::save_while_running),
     ("a_start_given_up", faults::a_start_given_up),
 ];
 

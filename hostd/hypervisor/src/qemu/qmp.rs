@@ -66,9 +66,9 @@ impl Drop for Connection {
 
 impl Qmp {
     /// Resolves when QEMU answers.
-    pub(super) async fn connect(socket: PathBuf) -> Result<Self, Error> {
+    pub(super) async fn connect(socket: PathBuf, limit: Duration) -> Result<Self, Error> {
         let qmp = Self { socket, seen: watch::Sender::default(), connection: Mutex::new(None) };
-        within("connecting to the hypervisor", LIMIT, qmp.service()).await?;
+        within("connecting to the hypervisor", limit, qmp.service()).await?;
         Ok(qmp)
     }
 

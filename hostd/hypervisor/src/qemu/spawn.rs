@@ -164,13 +164,9 @@ fn confine(netns: BorrowedFd<'_>, kept: [BorrowedFd<'_>; 3], uid: u32) -> io::Re
         rustix::fs::open(c"/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(&score, OOM_SCORE)?;
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
-    if !rustix::process::geteuid().is_root() && rustix::process::geteuid() == user {
-        // An unprivileged test: nothing to drop.
-    } else {
-        rustix::thread::set_thread_groups(&[])?;
-        rustix::thread::set_thread_res_gid(group, group, group)?;
-        rustix::thread::set_thread_res_uid(user, user, user)?;
-    }
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(group, group, group)?;
+    rustix::thread::set_thread_res_uid(user, user, user)?;
     rustix::thread::set_no_new_privs(true)?;
     close_on_exec()?;
     for fd in kept {

@@ -20,11 +20,9 @@ pub(super) fn verdict(end: End, cause: Option<ShutdownCause>, console: &str) -> 
         (End::Signal(signal), _) => Exit::Signal(signal),
         (_, Some(ShutdownCause::guest_shutdown | ShutdownCause::host_qmp_quit)) => Exit::Clean,
         (_, Some(ShutdownCause::guest_panic)) => Exit::Panic,
-        // A kernel that dies resets the machine too: the console tells which it was.
-        (_, Some(ShutdownCause::guest_reset)) => match last_words(console) {
-            Some(Exit::Panic) => Exit::Panic,
-            _ => Exit::Reboot,
-        },
+        // A kernel that dies resets the machine too, and so does one that knows
+        // no way to switch off: the console tells which it was.
+        (_, Some(ShutdownCause::guest_reset)) => last_words(console).unwrap_or(Exit::Reboot),
         // QEMU ends in order on a TERM, but its guest did not.
         (_, Some(ShutdownCause::host_signal)) => Exit::Signal(nix::libc::SIGTERM),
         (End::Status(0), _) => last_words(console).unwrap_or(Exit::Status(0)),
@@ -61,6 +59,7 @@ mod tests {
         assert_eq!(ended(ShutdownCause::guest_reset, AGAIN), Exit::Reboot);
         assert_eq!(ended(ShutdownCause::guest_reset, ""), Exit::Reboot);
         assert_eq!(ended(ShutdownCause::guest_reset, DEAD), Exit::Panic);
+        assert_eq!(ended(ShutdownCause::guest_reset, OFF), Exit::Clean);
         assert_eq!(ended(ShutdownCause::guest_panic, ""), Exit::Panic);
         assert_eq!(ended(ShutdownCause::host_qmp_quit, ""), Exit::Clean);
         assert_eq!(ended(ShutdownCause::host_signal, ""), Exit::Signal(15));

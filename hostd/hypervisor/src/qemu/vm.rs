@@ -18,8 +18,13 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::{Mutex, watch},
+    time::timeout,
+};
 
+/// For a new process to answer, on a host that starts many.
+const START_LIMIT: Duration = Duration::from_secs(60);
 /// For a save or a restore: small, but the disk below may be busy.
 const STATE_LIMIT: Duration = Duration::from_secs(60);
 /// For a dead process's last words to arrive.
@@ -38,6 +43,8 @@ pub(super) struct QemuVm {
     /// Closed with the Vm, for QEMU has one client at a time.
     qmp: Arc<Qmp>,
     directory: PathBuf,
+    /// Two saves at once would share a file.
+    saving: Mutex<()>,
     exit: watch::Receiver<Option<Exit>>,
 }
 
@@ -48,7 +55,7 @@ impl QemuVm {
             .await
             .map_err(|error| Error::Io { operation: "starting the hypervisor", source: error.into() })??;
         let begun = async {
-            let qmp = Qmp::connect(socket.clone()).await?;
+            let qmp = Qmp::connect(socket.clone(), START_LIMIT).await?;
             if origin == Origin::Saved {
                 restore(&qmp, &directory).await?;
             }
@@ -64,7 +71,7 @@ impl QemuVm {
     }
 
     pub(super) async fn adopt(process: Process, known: Known) -> Result<Arc<Self>, Error> {
-        match Qmp::connect(known.socket.clone()).await {
+        match Qmp::connect(known.socket.clone(), LIMIT).await {
             Ok(qmp) => Ok(Self::supervise(process, qmp, known.directory, known.socket)),
             // It may have ended while we knocked.
             Err(error) => match timeout(LAST_WORDS, process.ended()).await {
@@ -80,7 +87,13 @@ impl QemuVm {
 
     fn supervise(process: Process, qmp: Qmp, directory: PathBuf, socket: PathBuf) -> Arc<Self> {
         let (sender, exit) = watch::channel(None);
-        let vm = Self { process: Arc::new(process), qmp: Arc::new(qmp), directory, exit };
+        let vm = Self {
+            process: Arc::new(process),
+            qmp: Arc::new(qmp),
+            directory,
+            saving: Mutex::default(),
+            exit,
+        };
         let (process, qmp, directory) = (vm.process.clone(), Arc::downgrade(&vm.qmp), vm.directory.clone());
         // It ends with the process, not with the Vm: somebody has to reap.
         tokio::spawn(async move {
@@ -133,6 +146,7 @@ impl Vm for QemuVm {
     }
 
     async fn save(&self) -> Result<(), Error> {
+        let _alone = self.saving.lock().await;
         self.or_gone(save(&self.qmp, &self.directory).await).await
     }
 
@@ -185,6 +199,10 @@ async fn hand_over(qmp: &Qmp, file: OwnedFd) -> Result<(), Error> {
 async fn save(qmp: &Qmp, directory: &Path) -> Result<(), Error> {
     const OPERATION: &str = "saving device state";
     let failed = |source| Error::Io { operation: OPERATION, source };
+    if qmp.ask(OPERATION, qmp::query_status {}).await?.running {
+        // QEMU would stop it at a moment of its own choice.
+        return Err(Error::Refused { operation: OPERATION, message: "the machine is not paused".to_owned() });
+    }
     leave_ram(qmp).await?;
     let file = files::create(directory, UNFINISHED).map_err(failed)?;
     hand_over(qmp, file.try_clone().map_err(failed)?.into()).await?;

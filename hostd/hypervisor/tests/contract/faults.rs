@@ -129,3 +129,16 @@ pub fn a_start_given_up(subject: &Subject) -> Result<()> {
     }
     Ok(())
 }
+
+/// Device state of a machine that runs on fits nothing.
+pub fn save_while_running(subject: &Subject) -> Result<()> {
+    let machine = Machine::new(subject)?;
+    block_on(async {
+        let running = machine.start(Origin::Boot).await?;
+        let saved = running.vm.save().await;
+        ensure!(matches!(saved, Err(Error::Refused { .. })), "{saved:?}");
+        ensure!(!machine.directory.join("state").exists());
+        running.vm.kill().await?;
+        Ok(())
+    })
+}
