@@ -75,6 +75,11 @@ pub fn route(resolved: Resolved, request: Request, address: &Address) -> Result<
     }
 }
 
+/// Of a line that may not even split into words.
+pub fn asks_for_json(line: &[u8]) -> bool {
+    line.split(u8::is_ascii_whitespace).any(|word| word == b"--json")
+}
+
 fn is_transfer(line: &[u8]) -> bool {
     let words: Vec<&[u8]> =
         line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).take(2).collect();

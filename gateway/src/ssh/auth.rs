@@ -47,7 +47,7 @@ pub fn record(key: &PublicKey) -> Result<SshKey, Refusal> {
     Ok(SshKey {
         fingerprint: fingerprint(key),
         public: public.trim_end().to_owned(),
-        comment: tidy(&key.comment().as_str_lossy()),
+        comment: tidy(key.comment().as_str_lossy()),
         added: Timestamp::now(),
     })
 }

@@ -55,6 +55,7 @@ async fn run(peer: &Arc<Peer>, inbox: &mut Inbox, outlet: &Outlet) -> Result<(),
         let user = peer.login.get().map(|login| login.user.to_string()).unwrap_or_default();
         screen.notice(&format!("your key is new here: you are now user {user}")).await?;
     }
+    let json = matches!(&request, Request::Exec(line) if target::asks_for_json(line));
     let resolved = inbox.during(peer.resolve()).await?;
     let route = resolved.and_then(|resolved| target::route(resolved, request, &peer.gateway.address));
     match route {
@@ -69,7 +70,12 @@ async fn run(peer: &Arc<Peer>, inbox: &mut Inbox, outlet: &Outlet) -> Result<(),
             exec::run(peer, inbox, outlet, exec::Job { place, request, setup }).await
         }
         Ok(Route::Verb(words)) => verb(peer, inbox, outlet, &screen, words).await,
-        Err(refusal) => refuse(outlet, &screen, &refusal).await,
+        Err(refusal) => {
+            if json {
+                screen.refusal_value(&refusal).await?;
+            }
+            refuse(outlet, &screen, &refusal).await
+        }
     }
 }
 
@@ -78,11 +84,10 @@ async fn requested(inbox: &mut Inbox) -> Result<(Setup, Request), Gone> {
     let mut setup = Setup::default();
     loop {
         match inbox.next().await? {
-            ChannelMsg::SetEnv { variable_name, variable_value, .. } => {
-                if accepts_variable(&variable_name, &variable_value) && setup.variables.len() < VARIABLES_MAX
-                {
-                    setup.variables.push((variable_name, variable_value));
-                }
+            ChannelMsg::SetEnv { variable_name: name, variable_value: value, .. }
+                if accepts_variable(&name, &value) && setup.variables.len() < VARIABLES_MAX =>
+            {
+                setup.variables.push((name, value));
             }
             ChannelMsg::RequestPty {
                 term,

@@ -75,7 +75,8 @@ fn bad_input_is_one_line_and_makes_nothing() {
         assert!(said.starts_with("berth: ") && said.lines().count() == 1 && said.len() < 500, "{said}");
         assert!(said.matches(": ").count() >= 2 && !said.contains('\u{7}'), "{said}");
         let failed = verb(&service, &key, &format!("{line} --json"));
-        assert_eq!(failed.status, 2);
+        assert_eq!(failed.status, 2, "{line}");
+        assert_eq!(value(&failed)["error"]["code"], "usage", "{line}");
     }
     let done = verb(&service, &key, "info nope --json");
     assert_eq!((done.status, value(&done)["error"]["code"].as_str().unwrap()), (3, "not_found"));
