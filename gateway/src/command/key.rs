@@ -8,7 +8,6 @@ use crate::{
 use berth_api::{Reply, Request};
 use berth_types::{Code, Refusal};
 use clap::{Parser, Subcommand};
-use serde_json::json;
 
 /// A key of 16384 bits in its text form is a quarter of this.
 pub const INPUT_MAX: usize = 16 * 1024;
@@ -82,11 +81,8 @@ async fn rm(context: &Context<'_>, fingerprint: String) -> Result<Answer, Refusa
         let hint = format!("see {} key ls", context.address.lobby());
         return Err(Refusal::new(Code::Usage, "that is no fingerprint", hint));
     }
-    match context.call(Request::KeyRemove { fingerprint: fingerprint.clone() }).await? {
+    match context.call(Request::KeyRemove { fingerprint }).await? {
         Reply::Key(key) => Answer::new(format!("{} is removed\n", key.fingerprint), &key),
-        Reply::Done => {
-            Answer::new(format!("{fingerprint} is removed\n"), &json!({ "fingerprint": fingerprint }))
-        }
         _ => Err(unexpected()),
     }
 }

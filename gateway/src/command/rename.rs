@@ -4,7 +4,6 @@ use super::{Answer, Context, Help, args, name, unexpected};
 use berth_api::{Reply, Request};
 use berth_types::Refusal;
 use clap::Parser;
-use serde_json::json;
 
 pub const HELP: Help = Help {
     verb: "rename",
@@ -25,9 +24,8 @@ pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refu
     let raw: Raw = args::parse(&HELP, words, context.address)?;
     let (old, new) = (name(&raw.old)?, name(&raw.new)?);
     let text = format!("{old} is now {new}\n");
-    match context.call(Request::Rename { old, new: new.clone() }).await? {
+    match context.call(Request::Rename { old, new }).await? {
         Reply::Machine(machine) => Answer::new(text, &machine),
-        Reply::Done => Answer::new(text, &json!({ "name": new })),
         _ => Err(unexpected()),
     }
 }

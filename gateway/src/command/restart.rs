@@ -4,7 +4,6 @@ use super::{Answer, Context, Help, args, name, unexpected};
 use berth_api::{Reply, Request};
 use berth_types::Refusal;
 use clap::Parser;
-use serde_json::json;
 
 pub const HELP: Help = Help {
     verb: "restart",
@@ -24,9 +23,8 @@ pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refu
     let raw: Raw = args::parse(&HELP, words, context.address)?;
     let name = name(&raw.name)?;
     let text = format!("{name} is running again\n");
-    match context.call(Request::Restart { name: name.clone() }).await? {
+    match context.call(Request::Restart { name }).await? {
         Reply::Machine(machine) => Answer::new(text, &machine),
-        Reply::Done => Answer::new(text, &json!({ "name": name })),
         _ => Err(unexpected()),
     }
 }

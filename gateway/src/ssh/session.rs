@@ -8,7 +8,10 @@ use crate::{
     attach::exec,
     command::{self, Context},
     target::{self, Request, Route},
-    ui::{Progress, Screen},
+    ui::{
+        Progress, Screen,
+        text::{QUOTED, printable},
+    },
 };
 use berth_guest_protocol::Pty;
 use berth_types::{Code, Refusal};
@@ -61,11 +64,10 @@ async fn run(peer: &Arc<Peer>, inbox: &mut Inbox, outlet: &Outlet) -> Result<(),
     match route {
         Ok(Route::Machine { place, request, meant }) => {
             if let Some(name) = meant {
-                let login = peer.login.get().map(|login| login.name.as_str()).unwrap_or_default();
+                let login = peer.login.get().map(|login| printable(&login.name, QUOTED)).unwrap_or_default();
                 let line = peer.gateway.address.machine(name.as_str());
-                screen
-                    .notice(&format!("you have no machine '{login}', this is your default machine: for '{name}' type: {line}"))
-                    .await?;
+                let notice = format!("you have no machine '{login}', this is your default machine");
+                screen.notice(&format!("{notice}: for '{name}' type: {line}")).await?;
             }
             exec::run(peer, inbox, outlet, exec::Job { place, request, setup }).await
         }

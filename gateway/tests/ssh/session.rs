@@ -30,8 +30,14 @@ fn a_shell_at_the_lobby_is_the_default_machine() {
     assert!(done.err.contains("your machine 'main' is made"), "{done:?}");
     let again = service.run_with_input(&key, &["-T", "127.0.0.1"], b"exit\n");
     assert_eq!(again.said(), "");
-    let typo = service.run_with_input(&key, &["-T", "mai@127.0.0.1"], b"exit\n");
-    assert!(typo.said().starts_with("berth: you have no machine 'mai'"), "{typo:?}");
+    for login in ["mai", "Main"] {
+        let typo = service.run_with_input(&key, &["-T", "-l", login, "127.0.0.1"], b"exit\n");
+        let expected = format!(
+            "berth: you have no machine '{login}', this is your default machine: for 'main' type: ssh -p {} main@localhost",
+            service.port
+        );
+        assert_eq!(typo.said(), expected);
+    }
 }
 
 #[test]
@@ -39,7 +45,7 @@ fn bytes_pass_unchanged_both_ways() {
     let service = Service::start();
     let key = service.key("me");
     service.run(&key, &["127.0.0.1", "new", "main"]);
-    let data: Vec<u8> = (0..32_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let data: Vec<u8> = (0..12_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let done = service.run_with_input(&key, &["main@127.0.0.1", "cat"], &data);
     assert_eq!(done.status, 0, "{}", done.err);
     assert!(done.bytes == data, "{} of {} bytes", done.bytes.len(), data.len());
@@ -77,12 +83,12 @@ fn a_stuck_command_does_not_stall_the_others() {
     let key = service.key("me");
     service.run(&key, &["127.0.0.1", "new", "main"]);
     let (_master, control) = service.master(&key, &["-N", "main@127.0.0.1"]);
-    // Reads nothing: 64 MiB pile up in front of it.
+    // Reads nothing: 32 MiB pile up in front of it.
     let stuck = service.ssh(&key, &["-o", &control, "main@127.0.0.1", "exec sleep 60"]);
     let mut stuck = Client({ stuck }.stdin(Stdio::piped()).spawn().unwrap());
     let mut stdin = stuck.0.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || {
-        let _ = stdin.write_all(&vec![b'x'; 64 << 20]);
+        let _ = stdin.write_all(&vec![b'x'; 32 << 20]);
     });
     for turn in 0..20 {
         let done = service.run(&key, &["-o", &control, "main@127.0.0.1", "echo", "turn"]);
@@ -90,7 +96,7 @@ fn a_stuck_command_does_not_stall_the_others() {
     }
     let echoed = service.run_with_input(&key, &["-o", &control, "main@127.0.0.1", "cat"], b"typed");
     assert_eq!(echoed.out, "typed");
-    assert!(!feeder.is_finished(), "the gateway took 64 MiB that nobody reads");
+    assert!(!feeder.is_finished(), "the gateway took 32 MiB that nobody reads");
     drop(stuck);
     feeder.join().unwrap();
 }
@@ -103,7 +109,7 @@ fn a_slow_reader_gets_everything() {
     service.run(&key, &["127.0.0.1", "new", "main"]);
     let mut child = service.ssh(&key, &["main@127.0.0.1", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
     let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-    let data: Vec<u8> = (0..48_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let data: Vec<u8> = (0..24_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let sent = data.clone();
     let feeder = std::thread::spawn(move || stdin.write_all(&sent));
     // Longer than it takes to fill every buffer on the way.

@@ -110,6 +110,11 @@ fn keys_come_and_go() {
     let third = service.key("third");
     let words = format!("key add {}", third.public().trim());
     assert_eq!(verb(&service, &key, &words).status, 0);
+    let keys = value(&verb(&service, &key, "key ls --json"));
+    let fingerprint = keys[1]["fingerprint"].as_str().unwrap();
+    let removed = verb(&service, &key, &format!("key rm {fingerprint}"));
+    assert_eq!(removed.out, format!("{fingerprint} is removed\n"));
+    assert_eq!(value(&verb(&service, &other, "ls --json")), Value::Array(Vec::new()), "a stranger again");
     let empty = service.run_with_input(&key, &["127.0.0.1", "key", "add"], b"");
     assert_eq!((empty.status, empty.said().starts_with("berth: there is no key: ")), (2, true));
 }

@@ -105,16 +105,12 @@ impl World {
         let plain = |reply| Ok((reply, None));
         match call.request {
             Request::Resolve { login } => {
-                let name: MachineName = login.parse().unwrap();
-                let known = self.machines.contains_key(&mine(&name));
-                let near = self
-                    .machines
-                    .keys()
-                    .find(|(owner, other)| *owner == user && other.as_str().starts_with(name.as_str()));
-                plain(Reply::Resolved(if known {
-                    Resolved::Machine(name)
-                } else {
-                    Resolved::Lobby { similar: near.map(|(_, name)| name.clone()) }
+                let mut mine = self.machines.keys().filter(|(owner, _)| *owner == user).map(|(_, name)| name);
+                let found = mine.clone().find(|name| name.as_str() == login);
+                let near = mine.find(|name| name.as_str().starts_with(&login.to_lowercase()));
+                plain(Reply::Resolved(match found {
+                    Some(name) => Resolved::Machine(name.clone()),
+                    None => Resolved::Lobby { similar: near.cloned() },
                 }))
             }
             Request::Attach { name } => {
@@ -176,8 +172,16 @@ impl World {
                 plain(Reply::Keys(keys.map(|(_, key)| key.clone()).collect()))
             }
             Request::KeyRemove { fingerprint } => {
-                self.users.remove(&fingerprint);
-                plain(Reply::Done)
+                let found = self
+                    .keys
+                    .iter()
+                    .position(|(owner, key)| *owner == user && key.fingerprint.starts_with(&fingerprint));
+                let Some(found) = found else {
+                    return Err(Refusal::new(Code::NotFound, "you have no such key", "see 'key ls'"));
+                };
+                let (_, key) = self.keys.remove(found);
+                self.users.remove(&key.fingerprint);
+                plain(Reply::Key(key))
             }
             Request::Whoami => plain(Reply::Identity(Identity {
                 user,
