@@ -48,7 +48,7 @@ impl Place {
         if let Some(this) = Recorded::this() {
             writeln!(lock, "{this}").map_err(failed)?;
         }
-        Ok(Claim { _lock: lock })
+        Ok(Claim { lock })
     }
 
     /// The supervisor that runs now.
@@ -86,7 +86,14 @@ impl Place {
 /// Held by the one supervisor. The kernel lets go of it however that ends.
 #[derive(Debug)]
 pub struct Claim {
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Closing it would do, but for what was forked and has not closed it yet.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use rustix::{
     fd::{AsFd, OwnedFd},
     process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal},
 };
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
+
+const BETWEEN: Duration = Duration::from_millis(10);
 
 /// A process by its pid and the moment it started, for pids are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ impl Recorded {
     pub fn open(self) -> Option<Running> {
         let descriptor = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::NONBLOCK).ok()?;
         // Looked at after it is held, so that what was looked at is what is held.
-        self.is_alive().then(|| Running(Arc::new(descriptor)))
+        self.is_alive().then_some(Running(descriptor))
     }
 }
 
@@ -69,22 +71,28 @@ fn start_time(stat: &str) -> Option<u64> {
 
 /// A process that cannot be mistaken for another while this is held.
 #[derive(Debug)]
-pub struct Running(Arc<OwnedFd>);
+pub struct Running(OwnedFd);
 
 impl Running {
     /// One that has just ended needs no signal.
     pub fn signal(&self, signal: Signal) {
-        let _ = pidfd_send_signal(&*self.0, signal);
+        let _ = pidfd_send_signal(&self.0, signal);
     }
 
     /// Waits until it has ended; false if it has not within the limit.
     pub async fn ended(&self, limit: Duration) -> bool {
-        let descriptor = Arc::clone(&self.0);
-        let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
-        let waited = tokio::task::spawn_blocking(move || {
-            poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], limit)
-        });
-        matches!(waited.await, Ok(Ok(1)))
+        // Asked again and again: the runtime watches descriptors of this kind only by unsafe means.
+        let ended = async {
+            while !self.has_ended() {
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        tokio::time::timeout(limit, ended).await.is_ok()
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut descriptors = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut descriptors, PollTimeout::ZERO), Ok(1))
     }
 
     /// Asks it to end, and makes it end if it does not listen.

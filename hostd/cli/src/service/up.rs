@@ -24,19 +24,14 @@ pub fn run(context: &Context) -> Result<(), Refusal> {
     crate::runtime()?.block_on(async {
         let place = Place::new(&context.config.service.run);
         let log = context.config.service.data.join("berth.log");
-        let already = place.holder().is_some();
-        if already {
-            answers(context, &place, None, &log, 0).await?;
-        } else {
+        let already = runs_already(context, &place).await;
+        if !already {
             let start = rotate(&log).map_err(|error| cannot_write(&log, &error))?;
             let mut child = spawn(context, &log).map_err(|error| {
-                Refusal::new(
-                    Code::Failed,
-                    format!("cannot start in the background ({error})"),
-                    "try 'berth run'",
-                )
+                let message = format!("cannot start in the background ({error})");
+                Refusal::new(Code::Failed, message, "try 'berth run'")
             })?;
-            answers(context, &place, Some(&mut child), &log, start).await?;
+            answers(context, &place, &mut child, &log, start).await?;
         }
         if context.json {
             return output::json(
@@ -49,21 +44,23 @@ pub fn run(context: &Context) -> Result<(), Refusal> {
     })
 }
 
+/// Waits for a supervisor that is there already; false if there is none, or none any more.
+async fn runs_already(context: &Context, place: &Place) -> bool {
+    let Some(holder) = place.holder().and_then(|holder| holder.open()) else { return false };
+    tokio::select! {
+        () = ready::all(context, place) => true,
+        _ = holder.ended(LIMIT) => false,
+    }
+}
+
 /// Waits until the service answers or what was started has ended.
 async fn answers(
     context: &Context,
     place: &Place,
-    child: Option<&mut Child>,
+    child: &mut Child,
     log: &Path,
     start: u64,
 ) -> Result<(), Refusal> {
-    let ready = ready::all(context, place);
-    let ended = async {
-        match child {
-            Some(child) => child.wait().await,
-            None => std::future::pending().await,
-        }
-    };
     let failed = |message: &str| {
         for line in tail(log, start) {
             eprintln!("{line}");
@@ -71,8 +68,8 @@ async fn answers(
         Refusal::new(Code::Failed, message, format!("all it said is in {}", log.display()))
     };
     tokio::select! {
-        () = ready => Ok(()),
-        _ = ended => Err(failed("berth did not start")),
+        () = ready::all(context, place) => Ok(()),
+        _ = child.wait() => Err(failed("berth did not start")),
         () = tokio::time::sleep(LIMIT) => Err(failed("berth does not answer")),
     }
 }

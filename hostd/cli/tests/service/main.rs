@@ -50,7 +50,7 @@ fn the_next_takes_the_place_of_a_killed_supervisor() {
     let Some(stage) = Stage::new() else { return };
     assert!(stage.berth(&["up"]).status.success());
     let left = (stage.pid("hostd").unwrap(), stage.pid("gateway").unwrap());
-    stage.kill(stage.supervisor().unwrap(), Signal::KILL);
+    stage.kill_supervisor();
 
     let up = stage.berth(&["up"]);
     assert!(up.status.success(), "{up:?}");
@@ -58,7 +58,7 @@ fn the_next_takes_the_place_of_a_killed_supervisor() {
 
     // And without a next one, `down` ends what was left.
     let left = (stage.pid("hostd").unwrap(), stage.pid("gateway").unwrap());
-    stage.kill(stage.supervisor().unwrap(), Signal::KILL);
+    stage.kill_supervisor();
     let down = stage.berth(&["down"]);
     assert!(down.status.success(), "{down:?}");
     assert!(!stage.lives(left.0) && !stage.lives(left.1), "what was left still runs");

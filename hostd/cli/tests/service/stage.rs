@@ -8,10 +8,17 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
+
+/// A program that is still open for writing cannot be run, and whatever is forked
+/// meanwhile holds it open: writing and forking take turns.
+static TURN: Mutex<()> = Mutex::new(());
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -28,6 +35,7 @@ impl Stage {
             eprintln!("skipped: the supervisor needs root");
             return None;
         }
+        let _turn = turn();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let directory = env::temp_dir().join(format!("berth-service-{}-{number}", std::process::id()));
         fs::create_dir_all(directory.join("images/debian")).unwrap();
@@ -78,10 +86,14 @@ impl Stage {
     }
 
     pub fn berth(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
+        let turn = turn();
+        let child = self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(turn);
+        child.wait_with_output().unwrap()
     }
 
     pub fn run(&self) -> Child {
+        let _turn = turn();
         self.command(&["run"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
@@ -117,6 +129,12 @@ impl Stage {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
+    pub fn kill_supervisor(&self) {
+        let pid = self.supervisor().unwrap();
+        self.kill(pid, Signal::KILL);
+        self.until("the supervisor is gone", || !self.lives(pid));
+    }
+
     pub fn until(&self, what: &str, condition: impl Fn() -> bool) {
         let start = Instant::now();
         while !condition() {
@@ -133,6 +151,10 @@ impl Drop for Stage {
         }
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn text(bytes: &[u8]) -> String {
