@@ -104,7 +104,9 @@ pub enum Event {
     Signal(String),
 }
 
-/// The last frame of an [`Open::Exec`] stream.
+/// Once per [`Open::Exec`] stream: the process is gone and what it wrote was
+/// sent. [`crate::Kind::Eof`] may still follow, when a background job holds the
+/// output open; the stream ends when both were sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     Status(u8),

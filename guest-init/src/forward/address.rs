@@ -26,17 +26,19 @@ pub fn hosts(host: &str) -> Option<Vec<IpAddr>> {
 pub fn bind_all(host: &str, addresses: &[IpAddr], port: u16) -> Result<(Vec<OwnedFd>, u16)> {
     let mut sockets = Vec::new();
     let mut bound = port;
-    let mut last = None;
+    let mut first = None;
     for &address in addresses {
         match bind_one(SocketAddr::new(address, bound)) {
             Ok((socket, port)) => {
                 bound = port;
                 sockets.push(socket);
             }
-            Err(error) => last = Some(error),
+            // The first family is the one a person means; one that the machine
+            // lacks explains nothing.
+            Err(error) => first = first.or(Some(error)),
         }
     }
-    match (sockets.is_empty(), last) {
+    match (sockets.is_empty(), first) {
         (true, Some(error)) => Err(error).during("listen on", format!("{host}:{port}")),
         (true, None) => Err(Error::new("listen on", host, io::ErrorKind::AddrNotAvailable.into())),
         _ => Ok((sockets, bound)),

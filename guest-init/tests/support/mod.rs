@@ -27,9 +27,13 @@ pub struct Guest {
 impl Guest {
     pub fn start() -> Self {
         match std::env::var("BERTH_TEST_GUEST") {
-            Ok(address) => Self { server: None, address: address.parse().unwrap() },
+            Ok(address) => Self::at(address.parse().unwrap()),
             Err(_) => Self::host(),
         }
+    }
+
+    pub fn at(address: SocketAddr) -> Self {
+        Self { server: None, address }
     }
 
     pub fn is_machine(&self) -> bool {
