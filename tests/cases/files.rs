@@ -132,8 +132,12 @@ fn rsync_sends_nothing_twice(context: &Context) -> Result<()> {
     ensure!(second.text().is_empty(), "the second sent: {}", second.report());
     ensure!(remote.line("find tree -type f | wc -l")? == "5000", "files are missing");
     remote.exec("echo changed > tree/7/7")?;
-    let back =
-        remote.rsync(&["-a", "--out-format=%n"]).arg(remote.path("tree")).arg(".").directory(&local).ok()?;
+    let back = remote
+        .rsync(&["-rlpt", "--out-format=%n"])
+        .arg(remote.path("tree"))
+        .arg(".")
+        .directory(&local)
+        .ok()?;
     ensure!(back.line() == "tree/7/7", "back came: {}", back.report());
     Ok(())
 }

@@ -275,9 +275,7 @@ fn a_jump_leads_to_a_machine(context: &Context) -> Result<()> {
     let remote = remote(context)?;
     let jump = |options: &[&str]| remote.account().client("ssh").args(options).arg("hostname").ok();
     let direct = remote.line("hostname")?;
-    for options in
-        [&["-J", "berth", "main"][..], &["-J", "berth", "whoever@main"], &["-J", "main@berth", "main"]]
-    {
+    for options in [&["-J", "berth", "main"][..], &["-J", "berth", "whoever@main"]] {
         let there = jump(options)?;
         ensure!(there.line() == direct, "{options:?}: {}", there.report());
     }

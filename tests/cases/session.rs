@@ -195,8 +195,7 @@ fn long_transfers_change_keys(context: &Context) -> Result<()> {
 fn ciphers_and_compression_work(context: &Context) -> Result<()> {
     let remote = remote(context)?;
     let bytes = random(1 << 20)?;
-    let ciphers =
-        ["chacha20-poly1305@openssh.com", "aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes256-ctr"];
+    let ciphers = ["chacha20-poly1305@openssh.com", "aes128-ctr", "aes256-gcm@openssh.com", "aes256-ctr"];
     for options in ciphers.iter().map(|cipher| vec!["-c", *cipher]).chain([vec!["-C"]]) {
         let back = remote.ssh(&options).arg("cat").input(&bytes)?.ok()?;
         ensure!(back.stdout == bytes, "the bytes differ with {options:?}");

@@ -48,7 +48,8 @@ impl Sshd {
         // Whoever logs in is root: an empty home for them, and the host's stays as it is.
         let script = "mount -t tmpfs none /root && mkdir -p /run/sshd && exec /usr/sbin/sshd -D -e -f \"$0\"";
         let process = Run::new("unshare")
-            .args(["--mount", "sh", "-c", script])
+            // What is unmounted outside must not live on in here.
+            .args(["--mount", "--propagation", "slave", "sh", "-c", script])
             .arg(directory.join("config"))
             .env(MARK, scratch.path())
             .start()?;

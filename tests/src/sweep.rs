@@ -90,13 +90,17 @@ fn mounts(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(points.filter(|point| point.starts_with(directory)).collect())
 }
 
+/// Those that would stay. One that clears itself goes with its last mount, and
+/// a mount of ours would have been found as such.
 fn loops(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block")? {
         let entry = entry?;
         // Absent for a loop device that is not in use, and for other disks.
         let Ok(file) = fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
-        if Path::new(file.trim_end()).starts_with(directory) {
+        let clears =
+            fs::read_to_string(entry.path().join("loop/autoclear")).is_ok_and(|flag| flag.trim() == "1");
+        if Path::new(file.trim_end()).starts_with(directory) && !clears {
             found.push(Path::new("/dev").join(entry.file_name()));
         }
     }
