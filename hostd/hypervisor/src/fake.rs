@@ -241,3 +241,76 @@ impl Vm for FakeVm {
         self.process.cpu_time()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_types::ByteSize;
+    use std::{fs::File, time::Instant};
+
+    struct Scratch(PathBuf, MachineId);
+
+    impl Scratch {
+        fn new() -> Self {
+            let id = MachineId::random();
+            let path = std::env::temp_dir().join(format!("berth-fake-{id}"));
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("disk"), "").unwrap();
+            Self(path, id)
+        }
+
+        fn launch(&self) -> Launch {
+            let null = || File::open("/dev/null").unwrap().into();
+            Launch {
+                id: self.1.clone(),
+                directory: self.0.clone(),
+                socket: self.0.join("socket"),
+                cpus: 1,
+                memory: ByteSize(1 << 20),
+                uid: 0,
+                kernel: PathBuf::new(),
+                initrd: PathBuf::new(),
+                netns: Arc::new(null()),
+                ctl_tap: null(),
+                eth_tap: null(),
+                origin: Origin::Boot,
+            }
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_fails_once_when_asked_to() {
+        let (fake, scratch) = (Fake::new(), Scratch::new());
+        fake.fail_next_start("no room");
+        let refused = fake.start(scratch.launch()).await;
+        assert!(matches!(refused, Err(Error::Refused { message, .. }) if message == "no room"));
+        fake.start(scratch.launch()).await.unwrap().kill().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_start_drags_on_when_asked_to() {
+        let (fake, scratch) = (Fake::new(), Scratch::new());
+        fake.delay_starts(Duration::from_millis(50));
+        let begun = Instant::now();
+        let vm = fake.start(scratch.launch()).await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(50));
+        vm.kill().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_guest_ends_as_told() {
+        for exit in [Exit::Clean, Exit::Reboot, Exit::Panic] {
+            let (fake, scratch) = (Fake::new(), Scratch::new());
+            let vm = fake.start(scratch.launch()).await.unwrap();
+            fake.end(&scratch.1, exit).unwrap();
+            assert_eq!(vm.wait().await, exit);
+            assert!(matches!(vm.pause().await, Err(Error::Gone(gone)) if gone == exit));
+        }
+    }
+}
