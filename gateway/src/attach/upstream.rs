@@ -12,6 +12,8 @@ use tokio::{
 
 /// Slices in one write.
 const SLICES: usize = 32;
+/// A piece costs memory even if it is one byte; nobody types so far ahead.
+const PIECES_MAX: usize = 256 * 1024;
 /// A machine that does not read for so long has no use for what a departed
 /// client sent.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -44,7 +46,7 @@ pub async fn carry(inbox: &mut Inbox, writer: impl AsyncWrite + Unpin, form: For
     loop {
         let writable = writer.as_mut().filter(|_| queue.has_work());
         tokio::select! {
-            message = inbox.next(), if !queue.counted.is_full() => match message {
+            message = inbox.next(), if !queue.is_full() => match message {
                 Ok(message) => queue.take(message),
                 Err(gone) => {
                     if let Some(writer) = writer {
@@ -82,6 +84,10 @@ async fn write(
 }
 
 impl Queue {
+    fn is_full(&self) -> bool {
+        self.counted.is_full() || self.pieces.len() > PIECES_MAX
+    }
+
     /// Something to write, or an end to be written.
     fn has_work(&self) -> bool {
         !self.pieces.is_empty() || self.ended

@@ -19,10 +19,13 @@ pub use key::INPUT_MAX;
 
 use crate::{
     ssh::peer::told,
-    ui::{Address, Progress},
+    ui::{
+        Address, Progress,
+        text::{QUOTED, printable},
+    },
 };
 use berth_api::{Caller, Client, Reply, Request};
-use berth_types::{Code, MachineName, Refusal, UserId};
+use berth_types::{Code, InvalidName, MachineName, Refusal, UserId};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -125,9 +128,11 @@ pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refu
 
 fn name(text: &str) -> Result<MachineName, Refusal> {
     text.parse().map_err(|error| {
-        let shown = crate::ui::text::printable(text, crate::ui::text::QUOTED);
-        let hint = "use 1 to 40 of a-z, 0-9 and '-', starting with a letter";
-        Refusal::new(Code::Usage, format!("'{shown}' names no machine, {error}"), hint)
+        let hint = match error {
+            InvalidName::Reserved(_) => "it is a verb, choose another name".to_owned(),
+            error => error.to_string(),
+        };
+        Refusal::new(Code::Usage, format!("'{}' cannot name a machine", printable(text, QUOTED)), hint)
     })
 }
 

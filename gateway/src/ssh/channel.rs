@@ -131,11 +131,13 @@ fn open(message: Option<ChannelMsg>) -> Result<ChannelMsg, Gone> {
     }
 }
 
+/// What a message costs to keep.
 fn length(message: &ChannelMsg) -> usize {
-    match message {
+    let data = match message {
         ChannelMsg::Data { data } | ChannelMsg::ExtendedData { data, .. } => data.len(),
-        _ => size_of::<ChannelMsg>(),
-    }
+        _ => 0,
+    };
+    data + size_of::<ChannelMsg>()
 }
 
 /// What goes to the client on a channel. Waits for the client's window.

@@ -133,9 +133,9 @@ impl Peer {
 
     /// The environment that sshd gives to commands.
     pub fn environment(&self) -> Vec<(String, String)> {
-        let (remote, local) = (self.remote, self.local);
-        let client = format!("{} {} {}", remote.ip(), remote.port(), local.port());
-        let connection = format!("{} {} {} {}", remote.ip(), remote.port(), local.ip(), local.port());
+        let shown = |address: SocketAddr| format!("{} {}", address.ip().to_canonical(), address.port());
+        let client = format!("{} {}", shown(self.remote), self.local.port());
+        let connection = format!("{} {}", shown(self.remote), shown(self.local));
         vec![("SSH_CLIENT".into(), client), ("SSH_CONNECTION".into(), connection)]
     }
 }

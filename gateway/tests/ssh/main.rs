@@ -10,4 +10,5 @@ mod limits;
 mod logins;
 mod session;
 mod support;
+mod transcripts;
 mod verbs;
