@@ -8,7 +8,7 @@ use berth_types::{Code, Refusal};
 pub fn call(context: &Context, request: Request) -> Result<Reply, Refusal> {
     crate::runtime()?.block_on(async {
         let client = Client::new(context.config.service.api_socket());
-        let called = client.call_with(Caller::Operator, request, |text| eprintln!("{text}")).await;
+        let called = client.call_with(Caller::Operator, request, |text| say!("{text}")).await;
         called.map(|(reply, _)| reply).map_err(|error| explain(&error))
     })
 }

@@ -29,6 +29,6 @@ pub fn run(arguments: Check, config: Option<PathBuf>, json: bool) -> Result<(), 
     if json {
         return output::json(&serde_json::json!({ "file": path, "valid": true }));
     }
-    println!("{name} is valid");
+    show!("{name} is valid");
     Ok(())
 }

@@ -20,7 +20,7 @@ impl Context {
         let path = path.or_else(|| Some(PathBuf::from(DEFAULT_PATH)).filter(|path| path.exists()));
         let loaded = read(path.as_deref())?;
         for key in &loaded.unknown {
-            eprintln!("berth: unknown key {key} in the configuration: it is ignored");
+            say!("berth: unknown key {key} in the configuration: it is ignored");
         }
         Ok(Self { config: loaded.config, path, json })
     }

@@ -1,12 +1,15 @@
 //! `berth`: the operator's command.
 
+// First: the others write with its macros.
+#[macro_use]
+mod output;
+
 mod api;
 mod check;
 mod context;
 mod doctor;
 mod image;
 mod key;
-mod output;
 mod service;
 mod status;
 mod user;

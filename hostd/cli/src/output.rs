@@ -2,11 +2,28 @@
 
 use berth_types::{Code, Refusal};
 use serde::Serialize;
+use std::{fmt, io::Write};
+
+/// A result, on standard output.
+macro_rules! show {
+    ($($text:tt)*) => { $crate::output::write(std::io::stdout(), format_args!($($text)*)) };
+}
+
+/// Progress and notices, on standard error.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::output::write(std::io::stderr(), format_args!($($text)*)) };
+}
+
+/// A terminal that was closed, or a reader that has seen enough, ends no work:
+/// the supervisor still has machines to stop.
+pub fn write(mut stream: impl Write, text: fmt::Arguments<'_>) {
+    let _ = writeln!(stream, "{text}");
+}
 
 pub fn json<T: Serialize>(value: &T) -> Result<(), Refusal> {
     let text = serde_json::to_string(value)
         .map_err(|error| Refusal::new(Code::Failed, format!("cannot write JSON ({error})"), "report this"))?;
-    println!("{text}");
+    show!("{text}");
     Ok(())
 }
 
@@ -23,7 +40,7 @@ pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [St
     for line in &lines {
         let cells: Vec<String> =
             line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        println!("{}", cells.join("  ").trim_end());
+        show!("{}", cells.join("  ").trim_end());
     }
 }
 
@@ -32,14 +49,14 @@ pub fn pairs(rows: impl IntoIterator<Item = [String; 2]>) {
     let rows: Vec<_> = rows.into_iter().collect();
     let width = rows.iter().map(|[name, _]| name.chars().count()).max().unwrap_or(0);
     for [name, value] in rows {
-        println!("{name:width$}  {value}");
+        show!("{name:width$}  {value}");
     }
 }
 
 /// The error on one line, and for programs also as JSON.
 pub fn refusal(refusal: &Refusal, json: bool) {
-    eprintln!("berth: {refusal}");
+    say!("berth: {refusal}");
     if json {
-        println!("{}", serde_json::json!({ "error": refusal }));
+        show!("{}", serde_json::json!({ "error": refusal }));
     }
 }

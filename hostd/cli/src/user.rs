@@ -53,7 +53,7 @@ fn add(context: &Context, label: String, path: &PathBuf) -> Result<(), Refusal> 
     if context.json {
         return output::json(&user);
     }
-    println!("{} is {}", user.label, user.user);
+    show!("{} is {}", user.label, user.user);
     Ok(())
 }
 
@@ -80,7 +80,7 @@ fn list(context: &Context) -> Result<(), Refusal> {
         return output::json(&users);
     }
     if users.is_empty() {
-        eprintln!("no users: add one with 'berth user add LABEL KEYFILE'");
+        say!("no users: add one with 'berth user add LABEL KEYFILE'");
         return Ok(());
     }
     let rows = users.iter().map(|user| {
@@ -104,7 +104,7 @@ fn remove(context: &Context, who: &str) -> Result<(), Refusal> {
     if context.json {
         return output::json(&serde_json::json!({ "removed": user }));
     }
-    println!("{who} is removed");
+    show!("{who} is removed");
     Ok(())
 }
 

@@ -8,6 +8,6 @@ pub fn run(json: bool) -> Result<(), Refusal> {
     if json {
         return output::json(&serde_json::json!({ "version": version, "api": berth_api::GENERATION }));
     }
-    println!("berth {version}");
+    show!("berth {version}");
     Ok(())
 }

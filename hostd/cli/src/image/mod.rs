@@ -74,7 +74,7 @@ fn make(context: &Context, arguments: Build) -> Result<(), Refusal> {
     };
     let (metadata, work) = build::build(&options).map_err(|error| {
         if let Some(detail) = error.detail() {
-            eprintln!("{detail}");
+            say!("{detail}");
         }
         Refusal::from(error)
     })?;
@@ -86,7 +86,7 @@ fn make(context: &Context, arguments: Build) -> Result<(), Refusal> {
         build::Work::Initrd => "has the new guest-init",
         build::Work::Everything => "is made",
     };
-    println!("{} {done}: {}", metadata.name, options.directory.join(&metadata.name).display());
+    show!("{} {done}: {}", metadata.name, options.directory.join(&metadata.name).display());
     Ok(())
 }
 
@@ -108,7 +108,7 @@ fn list(context: &Context) -> Result<(), Refusal> {
         return output::json(&rows);
     }
     if rows.is_empty() {
-        eprintln!("no images: make one with 'berth image build'");
+        say!("no images: make one with 'berth image build'");
         return Ok(());
     }
     let cells = rows.iter().map(|row| {

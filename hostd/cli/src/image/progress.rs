@@ -15,6 +15,6 @@ impl Progress {
 
     /// Says what begins now.
     pub fn step(&self, what: &str) {
-        eprintln!("{} {:5.1}s {what}", self.subject, self.started.elapsed().as_secs_f64());
+        say!("{} {:5.1}s {what}", self.subject, self.started.elapsed().as_secs_f64());
     }
 }

@@ -90,7 +90,7 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.0) {
-            eprintln!("berth: {} stays behind ({error}): the next build removes it", self.0.display());
+            say!("berth: {} stays behind ({error}): the next build removes it", self.0.display());
         }
     }
 }

@@ -21,6 +21,6 @@ pub fn ensure(name: &str) -> Result<(), Refusal> {
     if !made.status.success() {
         return Err(failed(String::from_utf8_lossy(&made.stderr).trim().to_owned()));
     }
-    eprintln!("berth: made the user {name} for the gateway");
+    say!("berth: made the user {name} for the gateway");
     Ok(())
 }

@@ -76,11 +76,11 @@ impl Daemon {
             let why =
                 if self.child.is_some() { self.ended().await.to_string() } else { "it is not there".into() };
             let wait = self.backoff.after(self.since.elapsed());
-            eprintln!("berth: {} ended ({why}): starting it again in {wait:?}", self.name);
+            say!("berth: {} ended ({why}): starting it again in {wait:?}", self.name);
             tokio::time::sleep(wait).await;
             self.since = Instant::now();
             if let Err(refusal) = self.start() {
-                eprintln!("berth: {refusal}");
+                say!("berth: {refusal}");
             }
         }
     }

@@ -17,7 +17,7 @@ pub fn run(context: &Context) -> Result<(), Refusal> {
     if context.json {
         return output::json(&serde_json::json!({ "was_running": was_running }));
     }
-    println!("{}", if was_running { "berth is down" } else { "berth was not running" });
+    show!("{}", if was_running { "berth is down" } else { "berth was not running" });
     Ok(())
 }
 
@@ -29,7 +29,7 @@ async fn down(context: &Context) -> Result<bool, Refusal> {
     let supervisor = place.holder().and_then(|holder| holder.open());
     let was_running = status.is_some() || supervisor.is_some();
     if let Some(status) = status.filter(|status| status.running > 0) {
-        eprintln!("stopping {} running machines", status.running);
+        say!("stopping {} running machines", status.running);
     }
 
     // 1. Whoever supervises knows the order; without one, hostd is asked here.
@@ -40,7 +40,7 @@ async fn down(context: &Context) -> Result<bool, Refusal> {
             if let Some(gateway) = place.daemon("gateway").and_then(|daemon| daemon.open()) {
                 gateway.end(PATIENCE).await;
             }
-            let shutdown = client.call_with(Caller::Operator, Request::Shutdown, |text| eprintln!("{text}"));
+            let shutdown = client.call_with(Caller::Operator, Request::Shutdown, |text| say!("{text}"));
             // hostd may end before its answer has arrived; whether it did is seen below.
             let _ = tokio::time::timeout(limit, shutdown).await;
         }

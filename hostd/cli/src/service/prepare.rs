@@ -13,13 +13,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub async fn prepare(context: &Context, place: &Place) -> Result<PathBuf, Refusal> {
     let config = &context.config;
     if !image::is_current(&config.image.directory, &config.machine.image)? {
-        eprintln!("berth: image '{}' is out of date: 'berth image build' renews it", config.machine.image);
+        say!("berth: image '{}' is out of date: 'berth image build' renews it", config.machine.image);
     }
     account::ensure(&config.gateway.user)?;
     // What a killed supervisor left. Machines live through this and are found again.
     for name in ["gateway", "hostd"] {
         if let Some(left) = place.daemon(name).and_then(|daemon| daemon.open()) {
-            eprintln!("berth: ending the {name} that an earlier run left");
+            say!("berth: ending the {name} that an earlier run left");
             left.end(PATIENCE).await;
             place.forget(name);
         }

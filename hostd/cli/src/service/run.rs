@@ -11,6 +11,7 @@ const HOSTD_START: Duration = Duration::from_secs(120);
 /// A first start makes host keys.
 const GATEWAY_START: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
+const LEFT: &str = "machines that still run are found again by the next start";
 
 pub fn run(context: &Context) -> Result<(), Refusal> {
     context.need_root("run")?;
@@ -31,7 +32,7 @@ async fn serve(context: &Context, place: &Place) -> Result<(), Refusal> {
     };
     if let Ok(true) = started {
         mark_ready(place);
-        println!("berth is up: {}", context.ssh_line());
+        show!("berth is up: {}", context.ssh_line());
         tokio::select! {
             never = hostd.keep() => match never {},
             never = gateway.keep() => match never {},
@@ -57,7 +58,7 @@ async fn start(context: &Context, hostd: &mut Daemon, gateway: &mut Daemon) -> R
 fn mark_ready(place: &Place) {
     let marked = Recorded::this().map(|this| place.record("ready", this));
     if !matches!(marked, Some(Ok(()))) {
-        eprintln!("berth: cannot write into the run directory: 'berth up' will not see that it is up");
+        say!("berth: cannot write into the run directory: 'berth up' will not see that it is up");
     }
 }
 
@@ -85,22 +86,20 @@ async fn first_answer(
 /// machines as they are: running ones run on and are found again by the next start.
 async fn stop_machines(context: &Context, hostd: &mut Daemon, stop: &mut Stop) {
     let client = Client::new(context.config.service.api_socket());
-    let shutdown = async {
-        let called = client.call_with(Caller::Operator, Request::Shutdown, |text| eprintln!("{text}")).await;
-        // hostd may end before its answer has arrived.
-        if let Err(berth_api::CallError::Refused(refusal)) = &called {
-            eprintln!("berth: {refusal}");
-        }
-        called.is_ok() && hostd.finish(PATIENCE).await
-    };
-    let clean = tokio::select! {
-        clean = shutdown => clean,
+    let stopped = tokio::select! {
+        called = client.call_with(Caller::Operator, Request::Shutdown, |text| say!("{text}")) => match called {
+            Ok(_) => true,
+            Err(error) => {
+                say!("berth: {}: {LEFT}", error.refusal().message);
+                false
+            }
+        },
         () = stop.asked() => {
-            eprintln!("berth: cut short: machines that still run are found again by the next start");
+            say!("berth: cut short: {LEFT}");
             false
         }
     };
-    if !clean {
+    if !(stopped && hostd.finish(PATIENCE).await) {
         hostd.stop(PATIENCE).await;
     }
 }

@@ -7,6 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub struct Stop {
     interrupt: Signal,
     terminate: Signal,
+    /// The terminal was closed.
+    hangup: Signal,
 }
 
 impl Stop {
@@ -17,6 +19,7 @@ impl Stop {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
             terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            hangup: signal(SignalKind::hangup()).map_err(failed)?,
         })
     }
 
@@ -24,6 +27,7 @@ impl Stop {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn run(context: &Context) -> Result<(), Refusal> {
             );
         }
         let already = if already { " already" } else { "" };
-        println!("berth is up{already}: {}", context.ssh_line());
+        show!("berth is up{already}: {}", context.ssh_line());
         Ok(())
     })
 }
@@ -63,7 +63,7 @@ async fn answers(
 ) -> Result<(), Refusal> {
     let failed = |message: &str| {
         for line in tail(log, start) {
-            eprintln!("{line}");
+            say!("{line}");
         }
         Refusal::new(Code::Failed, message, format!("all it said is in {}", log.display()))
     };
