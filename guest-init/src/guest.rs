@@ -8,6 +8,7 @@ use crate::{
     control::freeze::Freezer,
     error::{Context, Result},
     forward::tickets::Tickets,
+    server::streams::Streams,
 };
 
 /// Enough for one poll loop; a thousand streams must not cost a thousand
@@ -22,6 +23,7 @@ pub struct Guest {
     pub children: Children,
     pub freezer: Freezer,
     pub tickets: Tickets,
+    pub streams: Streams,
 }
 
 impl Guest {
@@ -33,6 +35,7 @@ impl Guest {
             children: Children::default(),
             freezer,
             tickets: Tickets::default(),
+            streams: Streams::default(),
         });
         let reaper = Arc::clone(&guest);
         spawn("reaper", move || reaper.children.reap_forever())?;

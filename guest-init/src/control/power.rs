@@ -14,6 +14,8 @@ use crate::{boot, guest::Guest};
 /// For those who want to say goodbye. Most do so in milliseconds.
 const GRACE: Duration = Duration::from_secs(5);
 const DEATH: Duration = Duration::from_secs(2);
+/// For streams to tell the exits of what was just ended.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Whoever comes second waits for the end with the first.
 static ENDING: Mutex<()> = Mutex::new(());
@@ -22,6 +24,7 @@ static ENDING: Mutex<()> = Mutex::new(());
 pub fn end(guest: &Guest, how: Shutdown) {
     let _ending = ENDING.lock();
     stop_processes(guest);
+    guest.streams.end_all(GOODBYE);
     rustix::fs::sync();
     boot::report(boot::release());
     boot::say(match how {

@@ -16,6 +16,7 @@ use crate::{error::Result, guest::Guest, server::wire::Wire};
 pub use spawn::errand;
 
 pub fn run(guest: &Arc<Guest>, wire: &mut Wire, request: &Exec) -> Result<()> {
+    let _executing = guest.streams.execute();
     let running = spawn::start(guest, request)?;
     wire.reply(Opened::Exec { pid: running.child.pid.as_raw_nonzero().get().unsigned_abs() })?;
     stream::Stream::new(wire, running).run()

@@ -1,15 +1,9 @@
 //! Accepts streams and sends each to what it opens, on a thread of its own.
 
+pub mod streams;
 pub mod wire;
 
-use std::{
-    os::fd::OwnedFd,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use berth_guest_protocol::{GENERATION, Kind, Open, Opened, Opening, Refused, RefusedKind, decode};
 use rustix::net::{AddressFamily, SocketFlags, sockopt};
@@ -22,14 +16,11 @@ use crate::{
 };
 use wire::Wire;
 
-/// Far above what a user opens, far below what would starve PID 1.
-const STREAMS: usize = 4096;
 /// A stream that names nothing is not kept.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves until the listener breaks.
 pub fn serve(guest: &Arc<Guest>, listener: &OwnedFd) -> Result<()> {
-    let open = Arc::new(AtomicUsize::new(0));
     loop {
         let socket = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
@@ -41,32 +32,13 @@ pub fn serve(guest: &Arc<Guest>, listener: &OwnedFd) -> Result<()> {
             }
             Err(error) => return Err(error).during("accept", "a stream"),
         };
-        let place = Place::take(&open);
         let guest = Arc::clone(guest);
         let started = guest::spawn("stream", move || {
             // A stream's failure is its own: what can be told was told on it.
-            let _ = stream(&guest, socket, place.is_some());
-            drop(place);
+            let _ = stream(&guest, socket);
         });
         // Without a thread the socket is closed, which the host sees.
         drop(started);
-    }
-}
-
-/// One of the places for streams, given back on drop.
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn take(open: &Arc<AtomicUsize>) -> Option<Self> {
-        let before = open.fetch_add(1, Ordering::Relaxed);
-        let place = Self(Arc::clone(open));
-        (before < STREAMS).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -87,14 +59,16 @@ fn is_passing(error: rustix::io::Errno) -> bool {
     )
 }
 
-fn stream(guest: &Arc<Guest>, socket: OwnedFd, has_place: bool) -> Result<()> {
+fn stream(guest: &Arc<Guest>, socket: OwnedFd) -> Result<()> {
     tune(&socket);
+    let socket = Arc::new(socket);
+    let place = guest.streams.enter(&socket);
     let mut wire = Wire::new(socket);
     let opening = match opening(&mut wire) {
         Ok(opening) => opening,
         Err(refused) => return wire.refuse(refused),
     };
-    if !has_place {
+    if place.is_none() {
         return wire.refuse(refused(RefusedKind::Exhausted, "too many streams are open in this machine"));
     }
     let ended = match opening {

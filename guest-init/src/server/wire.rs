@@ -5,6 +5,7 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -26,7 +27,7 @@ const OUTBOX_FULL: usize = 2 * CHUNK;
 
 #[derive(Debug)]
 pub struct Wire {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     inbox: Queue,
     outbox: Queue,
     replied: bool,
@@ -118,7 +119,7 @@ impl Queue {
 }
 
 impl Wire {
-    pub fn new(socket: OwnedFd) -> Self {
+    pub fn new(socket: Arc<OwnedFd>) -> Self {
         Self { socket, inbox: Queue::default(), outbox: Queue::default(), replied: false }
     }
 
