@@ -38,7 +38,7 @@ fn the_window_size_follows(context: &Context) -> Result<()> {
     terminal.enter("stty size")?;
     terminal.shows_line("24 80")?;
     terminal.resize(100, 30)?;
-    terminal.enter("clear; stty size; sh -c 'trap \"stty size\" WINCH; while :; do sleep 0.1; done'")?;
+    terminal.enter("clear; sh -c 'trap \"stty size\" WINCH; stty size; while :; do sleep 0.1; done'")?;
     terminal.shows_line("30 100")?;
     terminal.resize(90, 20)?;
     terminal.shows_line("20 90")?;
@@ -47,12 +47,13 @@ fn the_window_size_follows(context: &Context) -> Result<()> {
 
 fn keys_interrupt_and_suspend(context: &Context) -> Result<()> {
     let terminal = shell(&remote(context)?, "keys")?;
-    terminal.enter("echo star''ted; sleep 1000; echo status-$?")?;
+    // Said by the job itself: it is in the foreground by then.
+    terminal.enter("sh -c 'echo star\"\"ted; exec sleep 1000'")?;
     terminal.shows_line("started")?;
     terminal.press("C-c")?;
     terminal.enter("echo status-$?")?;
     terminal.shows_line("status-130")?;
-    terminal.enter("clear; echo aga''in; sleep 1000")?;
+    terminal.enter("clear; sh -c 'echo aga\"\"in; exec sleep 1000'")?;
     terminal.shows_line("again")?;
     terminal.press("C-z")?;
     terminal.shows("a stopped job", |screen| screen.contains("Stopped"))?;

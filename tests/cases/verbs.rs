@@ -13,7 +13,6 @@ pub const CASES: &[Case] = cases![
     Service:
         what_people_read_of_machines,
         what_people_read_of_keys,
-        what_people_read_of_help,
         what_programs_read_of_machines,
         what_programs_read_of_the_account,
         stop_and_restart_keep_files,
@@ -30,10 +29,6 @@ fn what_people_read_of_machines(context: &Context) -> Result<()> {
 
 fn what_people_read_of_keys(context: &Context) -> Result<()> {
     replay(&context.account()?, include_str!("../transcripts/keys.txt"))
-}
-
-fn what_people_read_of_help(context: &Context) -> Result<()> {
-    replay(&context.account()?, include_str!("../transcripts/help.txt"))
 }
 
 /// One value and nothing else on standard output.
