@@ -100,6 +100,7 @@ fn the_users_rights_bound_what_is_forwarded() {
     let path = "/root/socket".to_owned();
     let refused = guest.open(Open::Listen(Listen::Unix { path })).1.unwrap_err();
     assert_eq!(refused.kind, RefusedKind::Denied, "{}", refused.message);
+    text(&guest, "sudo rm -f /run/private");
     let mut server = guest.exec(
         "sudo python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.bind(\"/run/private\"); \
          s.listen(); print(\"up\", flush=True); s.accept()'",
@@ -109,7 +110,8 @@ fn the_users_rights_bound_what_is_forwarded() {
     let path = "/run/private".to_owned();
     let refused = guest.open(Open::Connect(Target::Unix { path })).1.unwrap_err();
     assert_eq!(refused.kind, RefusedKind::Denied, "{}", refused.message);
-    text(&guest, "sudo pkill -f 'run/privat[e]'; sudo rm /run/private");
+    text(&guest, "sudo pkill -f 'run/privat[e]'");
+    text(&guest, "sudo rm /run/private");
     server.outcome();
     let (_stream, reply) = guest.open(Open::Listen(Listen::Agent));
     let Ok(Opened::Listening { path, .. }) = reply else { panic!("{reply:?}") };
