@@ -1,8 +1,6 @@
 # berth. `make help` lists what there is to make.
 
 CONFIG ?= config/default.toml
-# One profile for everything: what is compiled for the service serves the tests too.
-PROFILE := --release
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # The four programs side by side, as they are installed.
 BIN := $(TARGET)/bin
@@ -34,7 +32,7 @@ setup-test:
 	@scripts/setup test
 
 build: setup ## Build the programs, in release mode
-	@cargo build $(PROFILE) -p berth-cli -p berth-hostd -p berth-gateway
+	@cargo build --release -p berth-cli -p berth-hostd -p berth-gateway
 	@RUSTFLAGS="-C target-feature=+crt-static" \
 	    cargo build --profile guest -p berth-guest-init --target $(STATIC)
 	@mkdir -p $(BIN)
@@ -45,15 +43,17 @@ image: build ## Make the base image, or bring it up to date
 
 lint: setup ## Formatting and clippy
 	cargo fmt --all --check
-	cargo clippy $(PROFILE) --workspace --all-targets --all-features -- -D warnings
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
 
+# Tests are compiled without optimisation: it would take longer than it saves, and
+# overflows are caught. What the end-to-end cases start is the release build.
 unit: setup-test image ## The tests of the crates
-	cargo test $(PROFILE) --workspace --exclude berth-tests --all-features
+	cargo test --workspace --exclude berth-tests --all-features
 
 e2e: setup-test image ## Real machines through the real ssh
-	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo test $(PROFILE) -p berth-tests
+	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo test -p berth-tests
 
 test: setup-test lint unit e2e ## Everything that has to pass
 
 bench: setup-test image ## Measure against OpenSSH's sshd; writes docs/benchmarks.md
-	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo run $(PROFILE) -p berth-tests --bin bench
+	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo run --release -p berth-tests --bin bench
