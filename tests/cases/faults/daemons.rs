@@ -80,8 +80,8 @@ fn a_service_stops_and_starts_with_every_file(context: &Context) -> Result<()> {
     let tested = (|| {
         let account = service.account(context.scratch())?;
         account.verb("new main")?.ok()?;
-        account.verb("new idle --memory 256M")?.ok()?;
-        account.verb("stop idle")?.ok()?;
+        account.verb("new resting --memory 256M")?.ok()?;
+        account.verb("stop resting")?.ok()?;
         let main = account.at("main");
         main.exec("head -c 3000000 /dev/urandom > data; md5sum data > sum; echo precious > note")?;
         service.berth_ok(&["status"])?;
@@ -93,7 +93,7 @@ fn a_service_stops_and_starts_with_every_file(context: &Context) -> Result<()> {
         service.berth_ok(&["down"]).context("down when it is down")?;
 
         service.berth_ok(&["up"])?;
-        ensure!(state(&account, "idle")? == "stopped", "not as it was");
+        ensure!(state(&account, "resting")? == "stopped", "not as it was");
         ensure!(main.line("md5sum --quiet -c sum && cat note")? == "precious", "a file is lost");
         Ok(())
     })();

@@ -56,12 +56,15 @@ fn a_full_disk_is_its_machines_problem(context: &Context) -> Result<()> {
 fn a_panic_fails_that_machine(context: &Context) -> Result<()> {
     let account = context.account()?;
     let bystander = two(&account)?;
-    let out = account.at("broken").run("echo c | sudo tee /proc/sysrq-trigger; sleep 1000")?;
-    ensure!(out.status != 0, "{}", out.report());
+    let session =
+        account.at("broken").ssh(&[]).arg("echo c | sudo tee /proc/sysrq-trigger; sleep 1000").start()?;
     let reason = failed(&account, "broken")?;
     ensure!(reason.contains("panic"), "{reason}");
     let console = account.verb("info broken --console")?.ok()?.text();
     ensure!(console.contains("panic"), "the console: {console}");
+    // Whoever was in it is not left waiting for a machine that is gone.
+    let out = session.wait()?;
+    ensure!(out.status != 0, "{}", out.report());
     recovers(&account, &bystander)
 }
 
