@@ -2,7 +2,7 @@
 
 use crate::ssh::channel::{Counted, Gone, Inbox};
 use berth_guest_protocol::{Event, Kind, MAX_DATA, encode, header};
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use russh::ChannelMsg;
 use std::{collections::VecDeque, io::IoSlice, time::Duration};
 use tokio::{
@@ -12,8 +12,11 @@ use tokio::{
 
 /// Slices in one write.
 const SLICES: usize = 32;
-/// A piece costs memory even if it is one byte; nobody types so far ahead.
-const PIECES_MAX: usize = 256 * 1024;
+/// Data shorter than this is gathered while it waits: a piece costs memory even
+/// if it is one byte.
+const SHORT: usize = 512;
+/// Nobody resizes a window or sends signals so often.
+const PIECES_MAX: usize = 64 * 1024;
 /// A machine that does not read for so long has no use for what a departed
 /// client sent.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -30,6 +33,8 @@ pub enum Form {
 #[derive(Debug)]
 struct Queue {
     pieces: VecDeque<Bytes>,
+    /// Short data after the last piece, not yet one itself.
+    gathered: BytesMut,
     counted: Counted,
     form: Form,
     /// Raw streams end by closing, once everything before is written.
@@ -40,10 +45,18 @@ struct Queue {
 /// stream. It goes on taking messages after the machine has stopped reading:
 /// the machine's last words may still be on their way to the client.
 pub async fn carry(inbox: &mut Inbox, writer: impl AsyncWrite + Unpin, form: Form) -> Result<(), Gone> {
-    let mut queue =
-        Queue { pieces: VecDeque::new(), counted: Counted::new(inbox.flow()), form, ended: false };
+    let mut queue = Queue {
+        pieces: VecDeque::new(),
+        gathered: BytesMut::new(),
+        counted: Counted::new(inbox.flow()),
+        form,
+        ended: false,
+    };
     let mut writer = Some(writer);
     loop {
+        if queue.pieces.is_empty() {
+            queue.settle();
+        }
         let writable = writer.as_mut().filter(|_| queue.has_work());
         tokio::select! {
             message = inbox.next(), if !queue.is_full() => match message {
@@ -95,16 +108,25 @@ impl Queue {
 
     fn take(&mut self, message: ChannelMsg) {
         match message {
-            ChannelMsg::Data { data } if self.form == Form::Raw => self.push(data),
-            ChannelMsg::Data { mut data } => {
-                while !data.is_empty() {
-                    let part = data.split_to(data.len().min(MAX_DATA));
-                    self.push(Bytes::copy_from_slice(&header(Kind::Data, part.len())));
-                    self.push(part);
+            ChannelMsg::Data { data } if data.len() < SHORT && !self.pieces.is_empty() => {
+                self.counted.add(data.len());
+                self.gathered.extend_from_slice(&data);
+                if self.gathered.len() >= MAX_DATA / 2 {
+                    self.settle();
                 }
             }
-            ChannelMsg::Eof if self.form == Form::Raw => self.ended = true,
-            ChannelMsg::Eof => self.push(Bytes::copy_from_slice(&header(Kind::Eof, 0))),
+            ChannelMsg::Data { data } => {
+                self.settle();
+                self.counted.add(data.len());
+                self.data(data);
+            }
+            ChannelMsg::Eof => {
+                self.settle();
+                match self.form {
+                    Form::Raw => self.ended = true,
+                    Form::Frames => self.control(Bytes::copy_from_slice(&header(Kind::Eof, 0))),
+                }
+            }
             ChannelMsg::WindowChange { col_width, row_height, pix_width, pix_height } => {
                 self.event(&Event::Resize {
                     columns: cells(col_width),
@@ -124,16 +146,32 @@ impl Queue {
         if self.form == Form::Frames
             && let Ok(frame) = encode(Kind::Event, event)
         {
-            self.push(frame.into());
+            self.settle();
+            self.control(frame.into());
         }
     }
 
-    fn push(&mut self, piece: Bytes) {
-        // An empty slice would look like progress that never comes.
-        if !piece.is_empty() {
-            self.counted.add(piece.len());
-            self.pieces.push_back(piece);
+    /// What was gathered becomes a piece, before anything that came after it.
+    fn settle(&mut self) {
+        let gathered = self.gathered.split().freeze();
+        self.data(gathered);
+    }
+
+    /// Counted already.
+    fn data(&mut self, mut data: Bytes) {
+        if self.form == Form::Raw && !data.is_empty() {
+            return self.pieces.push_back(data);
         }
+        while !data.is_empty() {
+            let part = data.split_to(data.len().min(MAX_DATA));
+            self.control(Bytes::copy_from_slice(&header(Kind::Data, part.len())));
+            self.pieces.push_back(part);
+        }
+    }
+
+    fn control(&mut self, frame: Bytes) {
+        self.counted.add(frame.len());
+        self.pieces.push_back(frame);
     }
 
     fn advance(&mut self, mut count: usize) {
@@ -150,6 +188,7 @@ impl Queue {
 
     /// The client has gone, but what it sent before is still the machine's.
     async fn finish(&mut self, mut writer: impl AsyncWrite + Unpin) {
+        self.settle();
         while !self.pieces.is_empty() {
             match timeout(LAST_WORDS, write(&self.pieces, &mut writer)).await {
                 Ok(Ok(Some(count))) => self.advance(count),
@@ -159,9 +198,10 @@ impl Queue {
     }
 
     fn clear(&mut self) {
-        let left = self.pieces.iter().map(Bytes::len).sum();
+        let left = self.pieces.iter().map(Bytes::len).sum::<usize>() + self.gathered.len();
         self.counted.remove(left);
         self.pieces.clear();
+        self.gathered.clear();
     }
 }
 
@@ -186,5 +226,56 @@ fn signal_name(signal: &russh::Sig) -> String {
         Sig::TERM => "TERM".into(),
         Sig::USR1 => "USR1".into(),
         Sig::Custom(name) => name.chars().take(32).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn queue(form: Form) -> Queue {
+        let counted = Counted::new(Arc::default());
+        Queue { pieces: VecDeque::new(), gathered: BytesMut::new(), counted, form, ended: false }
+    }
+
+    fn data(bytes: &'static [u8]) -> ChannelMsg {
+        ChannelMsg::Data { data: Bytes::from_static(bytes) }
+    }
+
+    #[test]
+    fn drops_are_gathered_and_nothing_changes_its_place() {
+        let mut queue = queue(Form::Frames);
+        for message in [data(b"ab"), data(b"c"), data(b"d"), ChannelMsg::Signal { signal: russh::Sig::INT }] {
+            queue.take(message);
+        }
+        queue.take(data(b"e"));
+        queue.take(ChannelMsg::Eof);
+        let written: Vec<u8> = queue.pieces.iter().flatten().copied().collect();
+        let mut expected = Vec::new();
+        for text in [&b"ab"[..], b"cd"] {
+            expected.extend(header(Kind::Data, text.len()));
+            expected.extend(text);
+        }
+        expected.extend(encode(Kind::Event, &Event::Signal("INT".into())).unwrap());
+        expected.extend(header(Kind::Data, 1));
+        expected.extend(b"e");
+        expected.extend(header(Kind::Eof, 0));
+        assert_eq!(written, expected);
+        queue.advance(written.len());
+        assert!(queue.pieces.is_empty() && !queue.has_work());
+    }
+
+    #[test]
+    fn a_raw_stream_is_only_the_bytes() {
+        let mut queue = queue(Form::Raw);
+        for message in [data(b"ab"), data(b"c"), data(b""), ChannelMsg::Eof] {
+            queue.take(message);
+        }
+        let written: Vec<u8> = queue.pieces.iter().flatten().copied().collect();
+        assert_eq!(written, b"abc");
+        assert!(queue.ended);
+        queue.clear();
+        assert!(queue.has_work(), "the end is still to be written");
     }
 }

@@ -6,8 +6,9 @@
 //! whole connection. So every channel here always takes what arrives into a
 //! queue ([`Inbox`]), and [`Flow`] counts what is queued on the connection:
 //! above a mark it shrinks the window that russh grants to two bytes at a time,
-//! below it the window is whole again. The connection keeps moving; only what
-//! is sent into a machine that does not read slows to a trickle.
+//! and those come slowly; below it the window is whole again. The connection
+//! keeps moving; only what is sent into a machine that does not read slows to
+//! a trickle.
 
 use bytes::Bytes;
 use russh::{
@@ -21,6 +22,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 /// What a client may send ahead on a channel.
@@ -30,6 +32,9 @@ const HIGH: usize = 4 << 20;
 /// russh refills when less than half of this is left: never, until the very
 /// last byte, which is what brings the question back to us.
 const TRICKLE: u32 = 2;
+/// Between two drops. Without it they would come as fast as the network goes
+/// and keep both ends busy; nothing else on the connection waits longer.
+const DROP: Duration = Duration::from_millis(5);
 /// No client that keeps to its window gets here; one that does not is made to
 /// wait, and nobody else shares its connection.
 const MOST: usize = 16 << 20;
@@ -46,7 +51,18 @@ pub struct Flow(AtomicUsize);
 impl Flow {
     /// The window that the next refill grants.
     pub fn window(&self) -> u32 {
-        if self.0.load(Ordering::Relaxed) > HIGH { TRICKLE } else { WINDOW }
+        if self.is_high() { TRICKLE } else { WINDOW }
+    }
+
+    /// Holds up data that comes a drop at a time.
+    pub async fn slow_down(&self, length: usize) {
+        if length <= TRICKLE as usize && self.is_high() {
+            tokio::time::sleep(DROP).await;
+        }
+    }
+
+    fn is_high(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > HIGH
     }
 }
 

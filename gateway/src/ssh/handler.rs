@@ -221,6 +221,11 @@ impl Handler for Connection {
         self.peer.flow.window()
     }
 
+    async fn data(&mut self, _channel: ChannelId, data: &[u8], _session: &mut Session) -> Result<(), Error> {
+        self.peer.flow.slow_down(data.len()).await;
+        Ok(())
+    }
+
     async fn pty_request(
         &mut self,
         channel: ChannelId,
