@@ -6,7 +6,7 @@ mod validate;
 
 pub use load::{ConfigError, Loaded, load, parse};
 
-use berth_types::{ByteSize, Quota, Span};
+use berth_types::{ByteSize, IdlePolicy, Quota, Span};
 use serde::Deserialize;
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -20,6 +20,7 @@ pub struct Config {
     pub service: Service,
     pub gateway: Gateway,
     pub machine: MachineDefaults,
+    pub idle: Idle,
     pub quota: Quota,
     pub host: Host,
     pub hypervisor: Hypervisor,
@@ -91,6 +92,26 @@ pub struct MachineDefaults {
     pub silence_timeout: Span,
     /// How long a shutdown may take before power is cut.
     pub stop_timeout: Span,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Idle {
+    /// Idle for this long: vCPUs stop, memory stays. Absent: never.
+    pub pause: Option<Span>,
+    /// Idle for this long: memory goes to disk, the process ends. Absent: never.
+    pub sleep: Option<Span>,
+    /// Below this share of one CPU a machine counts as idle.
+    pub cpu_percent: u32,
+    /// How many sleeps of a machine are kept to go back to.
+    pub keep: u32,
+    /// Sizes of memory for which a booted machine is kept ready to be copied.
+    pub ready: Vec<ByteSize>,
+}
+
+impl Idle {
+    pub fn policy(&self) -> IdlePolicy {
+        IdlePolicy { pause: self.pause, sleep: self.sleep }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

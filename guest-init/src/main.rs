@@ -15,6 +15,7 @@ mod hosted;
 mod server;
 mod sftp;
 mod signals;
+mod traffic;
 
 use std::{path::Path, process::ExitCode};
 

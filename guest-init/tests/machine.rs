@@ -177,6 +177,7 @@ fn freezing_stops_every_process_and_repair_sets_it_right() {
         entropy: [7; 32],
         hostname: "renamed".into(),
         renew_identity: true,
+        disk: 0,
     };
     assert_eq!(ask(&mut stream, &Control::Repair(repair.clone())), Answer::Done);
     let first = waits.join().unwrap();

@@ -95,6 +95,10 @@ impl Fleet {
         self.index().names.get(owner).into_iter().flatten().map(|(name, _)| name.clone()).collect()
     }
 
+    pub fn knows(&self, id: &MachineId) -> bool {
+        self.index().machines.contains_key(id)
+    }
+
     pub fn all(&self) -> Vec<Handle> {
         self.index().machines.values().cloned().collect()
     }

@@ -6,8 +6,9 @@
 use crate::net::Link;
 use berth_guest_protocol::{
     Answer, Control as Command, FrameError, GENERATION, HEADER, Kind, Open, Opened, Opening, Repair, Reply,
-    Shutdown, decode, encode, parse_header,
+    Shutdown, Vitals, decode, encode, parse_header,
 };
+use berth_types::Machine;
 use std::{
     io,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -70,17 +71,37 @@ impl Control {
         }
     }
 
-    pub async fn ping(&mut self, limit: Duration) -> Result<(), GuestError> {
-        self.done(&Command::Ping, limit).await
+    /// Freezes the user's processes, before a capture.
+    pub async fn freeze(&mut self, limit: Duration) -> Result<(), GuestError> {
+        self.done(&Command::Freeze, limit).await
     }
 
-    /// Sets right the clock, the randomness and the name.
-    pub async fn repair(&mut self, hostname: &str, renew: bool, limit: Duration) -> Result<(), GuestError> {
+    /// Thaws them: a capture is done, or was given up. Time hardly passed.
+    pub async fn thaw(&mut self, limit: Duration) -> Result<(), GuestError> {
+        self.done(&Command::Thaw, limit).await
+    }
+
+    pub async fn vitals(&mut self, limit: Duration) -> Result<Vitals, GuestError> {
+        match self.ask(&Command::Vitals, limit).await? {
+            Answer::Vitals(vitals) => Ok(vitals),
+            Answer::Failed(message) => Err(GuestError::Refused(printable(&message))),
+            Answer::Done => Err(GuestError::Protocol("no vitals".into())),
+        }
+    }
+
+    /// Sets right the clock, the randomness, the name and the disk's size, then thaws.
+    pub async fn repair(&mut self, machine: &Machine, limit: Duration) -> Result<(), GuestError> {
         let mut entropy = [0; 32];
         getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let clock = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let repair = Repair { clock, entropy, hostname: hostname.to_owned(), renew_identity: renew };
+        let repair = Repair {
+            clock,
+            entropy,
+            hostname: machine.name.to_string(),
+            renew_identity: machine.fresh,
+            disk: machine.disk.bytes(),
+        };
         self.done(&Command::Repair(repair), limit).await
     }
 

@@ -1,7 +1,8 @@
 //! Everything that hostd owns, in one place that requests and machines share.
 
 use crate::{
-    fleet::Fleet, ledger::Ledger, net::Networks, registry::Registry, storage::Storage, store::Store,
+    archive::Archive, fleet::Fleet, ledger::Ledger, net::Networks, registry::Registry, storage::Storage,
+    store::Store,
 };
 use berth_config::Config;
 use berth_hypervisor::Driver;
@@ -24,6 +25,9 @@ pub struct Host {
     pub ledger: Ledger,
     pub registry: Registry,
     pub fleet: Fleet,
+    pub archive: Archive,
+    /// Held while a template is made.
+    pub templating: tokio::sync::Mutex<()>,
     /// Set by the operator's shutdown: nothing is started any more.
     pub closing: AtomicBool,
     /// Turns true when that shutdown has been answered.

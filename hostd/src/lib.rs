@@ -6,10 +6,13 @@
 //!                                   registry, ledger   storage, net, guest, driver
 //! ```
 
+mod archive;
 mod error;
+mod fault;
 mod fleet;
 mod guest;
 mod host;
+mod idle;
 mod ledger;
 mod machine;
 mod net;
@@ -19,9 +22,11 @@ mod run;
 mod server;
 mod storage;
 mod store;
+mod template;
 mod verb;
 
 pub use error::Error;
+pub use fault::POINTS as FAULT_POINTS;
 pub use run::run;
 
 #[cfg(test)]

@@ -4,12 +4,14 @@
 //! what no record owns is reclaimed.
 
 use crate::{
+    archive,
     error::{FileContext, Result},
     host::Host,
     machine::{self, Beginning},
+    storage::Way,
 };
 use berth_hypervisor::Known;
-use berth_types::{Failure, Machine, MachineId, State};
+use berth_types::{Failure, Machine, MachineId, State, Why};
 use jiff::Timestamp;
 use std::{
     collections::{HashMap, HashSet},
@@ -19,6 +21,7 @@ use std::{
 
 pub async fn recover(host: &Arc<Host>) -> Result<()> {
     // 1. The pool against the store.
+    host.archive.load(|id| host.storage.directory(id))?;
     let machines = settle(host).await?;
     // 2. Processes against records.
     let mut processes = hypervisors(host.storage.machines())?;
@@ -32,16 +35,7 @@ pub async fn recover(host: &Arc<Host>) -> Result<()> {
                 record.state = State::Starting;
                 beginning
             }
-            None => {
-                if record.state.has_process() {
-                    // The host went down, or the machine did while nobody watched.
-                    tracing::info!(machine = %record.id, "was up and is not any more; it boots when it is next used");
-                    record.state = State::Stopped;
-                    record.runtime = None;
-                    host.store.put_machine(&record).await?;
-                }
-                Beginning::Down
-            }
+            None => rest(host, &mut record, &mut networks).await?,
         };
         let handle = machine::spawn(host.clone(), record.clone(), beginning);
         host.fleet.add(&record.owner, &record.name, handle);
@@ -51,7 +45,49 @@ pub async fn recover(host: &Arc<Host>) -> Result<()> {
         tracing::warn!(machine = %id, pid, "ending a hypervisor that no record owns");
         end(host, id, pid, started).await;
     }
+    host.archive.sweep(|id| host.fleet.knows(id)).await;
     host.networks.keep_only(&networks).await
+}
+
+/// A machine without a process: what has it come to?
+async fn rest(host: &Host, record: &mut Machine, networks: &mut Vec<String>) -> Result<Beginning> {
+    let has = host.storage.has(&record.id);
+    let was = record.state;
+    if record.sleeps_in.is_none() && !has.disk {
+        // Its files had become a generation before the record could say so.
+        let newest = host.archive.of(&record.id).into_iter().find(|one| one.why.is_automatic());
+        record.sleeps_in = newest.map(|generation| generation.id.clone());
+    } else if record.sleeps_in.is_none() && was == State::Suspending && has.memory {
+        // Everything was saved, and its process had ended or was about to.
+        let manifest = archive::manifest(record, Why::Sleep, host.driver.as_ref());
+        let frozen = host.archive.freeze(manifest, host.storage.directory(&record.id), Way::Move).await?;
+        record.sleeps_in = Some(frozen.id.clone());
+    }
+    let asleep = record.sleeps_in.as_ref().and_then(|id| host.archive.get(id));
+    let memory = asleep.is_some_and(|generation| generation.state_size > 0);
+    if was.has_process() || (record.sleeps_in.is_some() && was == State::Stopped) {
+        record.state = if memory { State::Asleep } else { State::Stopped };
+        tracing::info!(machine = %record.id, %was, now = %record.state, "settled");
+    }
+    let network = match record.runtime.take() {
+        Some(runtime) if record.state == State::Asleep => host.networks.find(&runtime.netns).await?,
+        _ => None,
+    };
+    let beginning = match network {
+        Some(mut network) => {
+            network.taps = host.networks.taps(&network).await.ok();
+            networks.push(network.name.clone());
+            Beginning::Called(network)
+        }
+        None => {
+            if record.state == State::Stopped && record.sleeps_in.is_none() {
+                host.storage.forget_memory(&record.id);
+            }
+            Beginning::Down
+        }
+    };
+    host.store.put_machine(record).await?;
+    Ok(beginning)
 }
 
 /// Makes the store and the pool's directories agree.
@@ -85,6 +121,14 @@ async fn settle(host: &Host) -> Result<HashMap<MachineId, Machine>> {
             continue;
         }
         match mirror {
+            // Nobody's: a template that was being made.
+            Some(record) if host.registry.user(&record.owner).is_none() => {
+                tracing::info!(machine = %id, "undoing a template that was not finished");
+                if let Some((pid, started)) = hypervisors(host.storage.machines())?.remove(&id) {
+                    end(host, id.clone(), pid, started).await;
+                }
+                host.storage.remove(&id).await?;
+            }
             Some(record) if lost_store => {
                 tracing::warn!(machine = %id, "rebuilt a machine's record from its directory");
                 host.store.put_machine(&record).await?;

@@ -1,6 +1,7 @@
 //! hostd from start to end.
 
 use crate::{
+    archive::Archive,
     error::{FileContext, IoContext, Result},
     fleet::Fleet,
     host::{Host, memory_limit},
@@ -11,6 +12,7 @@ use crate::{
     server::Server,
     storage::Storage,
     store::Store,
+    template,
 };
 use berth_config::{Accel, Config, DriverChoice};
 use berth_hypervisor::{Driver, qemu};
@@ -36,6 +38,7 @@ pub async fn run(config: Config) -> Result<()> {
     // 2. Everything hostd owns.
     let storage = Storage::open(&config).await?;
     let store = open_store(&data.join("store"))?;
+    let archive = Archive::open(storage.generations().clone(), &data.join("signing.key"), config.idle.keep)?;
     let registry = Registry::open(store.clone(), data.join("users")).await?;
     let networks = KernelNetworks::start(run.join("net"), config.host.spare_networks)?;
     let ledger = Ledger::new(config.quota, memory_limit(&config));
@@ -50,12 +53,15 @@ pub async fn run(config: Config) -> Result<()> {
         ledger,
         registry,
         fleet: Fleet::default(),
+        archive,
+        templating: tokio::sync::Mutex::default(),
         closing: AtomicBool::new(false),
         end,
         config,
     });
     // 3. What an earlier hostd left.
     recover::recover(&host).await?;
+    tokio::spawn(template::prepare(host.clone()));
     // 4. Serve.
     let server = Server::bind(&host.config.service.api_socket(), &host.config.gateway.user)?;
     let serving = tokio::spawn(server.serve(host.clone()));

@@ -73,6 +73,18 @@ fn table(machine: &MachineView, now: Timestamp) -> Table {
     if let Some(up) = machine.up_ms {
         table.pair("up", ls::span(Duration::from_millis(up)));
     }
+    if let Some(parent) = &machine.parent {
+        table.pair("forked from", parent.as_str());
+    }
+    if let Some(at) = machine.expires {
+        table.pair("removes itself", format!("in {}", ls::since(now, at)));
+    }
+    if let Some(until) = machine.keepalive_until.filter(|until| *until > now) {
+        table.pair("kept awake", format!("until {until}"));
+    }
+    if let Some(at) = machine.wakes_at {
+        table.pair("wakes", at.to_string());
+    }
     table.pair("address", machine.network.address.as_str());
     table.pair("reaches", machine.network.egress.as_str());
     table

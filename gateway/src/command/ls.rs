@@ -38,7 +38,8 @@ fn table(machines: &[MachineView], now: Timestamp) -> Table {
     let mut table = Table::with_header(&["NAME", "STATE", "CPUS", "MEMORY", "DISK", "AGE", "USED", ""]);
     for machine in machines {
         let plain = |text: String| (text, Style::Plain);
-        let reason = machine.failure.as_ref().map(|failure| failure.reason.clone()).unwrap_or_default();
+        let mut notes: Vec<String> = machine.failure.iter().map(|failure| failure.reason.clone()).collect();
+        notes.extend(machine.expires.map(|at| format!("removes itself in {}", since(now, at))));
         table.row([
             plain(machine.name.to_string()),
             (machine.state.to_string(), style(machine.state)),
@@ -47,7 +48,7 @@ fn table(machines: &[MachineView], now: Timestamp) -> Table {
             plain(machine.disk.to_string()),
             plain(since(machine.created, now)),
             plain(format!("{} ago", since(machine.last_used, now))),
-            (reason, Style::Bad),
+            (notes.join("; "), Style::Bad),
         ]);
     }
     table
@@ -57,7 +58,10 @@ pub const fn style(state: State) -> Style {
     match state {
         State::Running => Style::Good,
         State::Failed => Style::Bad,
-        State::Stopped | State::Starting | State::Stopping | State::Removing => Style::Plain,
+        State::Paused | State::Asleep => Style::Faint,
+        State::Stopped | State::Starting | State::Suspending | State::Stopping | State::Removing => {
+            Style::Plain
+        }
     }
 }
 

@@ -2,17 +2,28 @@
 //! them valid ones, asks hostd, and answers with a text and a value.
 
 mod args;
+mod fork;
 mod help;
+mod idle;
 mod info;
+mod keepalive;
 mod key;
 mod ls;
 mod new;
 mod rename;
 mod restart;
+mod restore;
 mod rm;
+mod sleep;
+mod snapshot;
+mod snapshots;
 mod stop;
+mod tree;
 mod version;
+mod wake;
+mod when;
 mod whoami;
+mod why;
 
 pub use help::Help;
 pub use key::INPUT_MAX;
@@ -34,6 +45,16 @@ pub const VERBS: &[&Help] = &[
     &new::HELP,
     &ls::HELP,
     &info::HELP,
+    &tree::HELP,
+    &fork::HELP,
+    &snapshot::HELP,
+    &snapshots::HELP,
+    &restore::HELP,
+    &sleep::HELP,
+    &wake::HELP,
+    &why::HELP,
+    &keepalive::HELP,
+    &idle::HELP,
     &stop::HELP,
     &restart::HELP,
     &rename::HELP,
@@ -115,6 +136,16 @@ pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refu
         "new" => new::run(context, words).await,
         "ls" => ls::run(context, words).await,
         "info" => info::run(context, words).await,
+        "tree" => tree::run(context, words).await,
+        "fork" => fork::run(context, words).await,
+        "snapshot" => snapshot::run(context, words).await,
+        "snapshots" => snapshots::run(context, words).await,
+        "restore" => restore::run(context, words).await,
+        "sleep" => sleep::run(context, words).await,
+        "wake" => wake::run(context, words).await,
+        "why" => why::run(context, words).await,
+        "keepalive" => keepalive::run(context, words).await,
+        "idle" => idle::run(context, words).await,
         "stop" => stop::run(context, words).await,
         "restart" => restart::run(context, words).await,
         "rename" => rename::run(context, words).await,

@@ -1,6 +1,6 @@
 //! `new NAME`: a machine.
 
-use super::{Answer, Context, Help, args, name, unexpected};
+use super::{Answer, Context, Help, args, name, snapshot, unexpected, when};
 use crate::ui::text::{QUOTED, printable};
 use berth_api::{MachineView, Reply, Request};
 use berth_types::{ByteSize, Code, Labels, MachineSpec, Refusal};
@@ -8,14 +8,18 @@ use clap::Parser;
 
 pub const HELP: Help = Help {
     verb: "new",
-    usage: "new NAME [--image I] [--cpus N] [--memory 1G] [--disk 10G] [--label k=v]",
+    usage: "new NAME [--image I] [--cpus N] [--memory 1G] [--disk 10G] [--ttl 2h] [--label k=v] [--from NAME/LABEL]",
     summary: "a new machine",
     examples: &[
         "{ssh} {host} new dev",
         "{ssh} {host} new big --cpus 2 --memory 2G --disk 20G --label team=web",
+        "{ssh} {host} new trial --ttl 2h",
+        "{ssh} {host} new again --from dev/before",
     ],
     notes: "Names have 1 to 40 of a-z, 0-9 and '-', starting with a letter.\n\
-            Sizes are 512M, 4G, 1.5G. What is not given is the installation's default.",
+            Sizes are 512M, 4G, 1.5G. What is not given is the installation's default.\n\
+            With --ttl it removes itself after that time. With --from it starts as a snapshot of\n\
+            another machine, memory and all, and has its sizes.",
 };
 
 /// The words as they came.
@@ -31,16 +35,38 @@ struct Raw {
     memory: Option<String>,
     #[arg(long, allow_hyphen_values = true)]
     disk: Option<String>,
+    #[arg(long, allow_hyphen_values = true)]
+    ttl: Option<String>,
     #[arg(long = "label", allow_hyphen_values = true)]
     labels: Vec<String>,
+    #[arg(long, allow_hyphen_values = true)]
+    from: Option<String>,
 }
 
 pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
     let raw: Raw = args::parse(&HELP, words, context.address)?;
-    match context.call(Request::New { spec: spec(raw)? }).await? {
+    let request = match raw.from.clone() {
+        Some(from) => from_point(raw, &from)?,
+        None => Request::New { spec: spec(raw)? },
+    };
+    match context.call(request).await? {
         Reply::Machine(machine) => made(context, &machine),
         _ => Err(unexpected()),
     }
+}
+
+/// A copy has what it is a copy of: nothing else can be chosen.
+fn from_point(raw: Raw, from: &str) -> Result<Request, Refusal> {
+    let chosen = raw.image.is_some() || raw.cpus.is_some() || raw.memory.is_some() || raw.disk.is_some();
+    if chosen || !raw.labels.is_empty() {
+        let message = "--from brings its own image and sizes";
+        return Err(Refusal::new(Code::Usage, message, "leave the other options out"));
+    }
+    let Some((source, point)) = from.split_once('/') else {
+        return Err(wrong("from", from, "it is a machine and a label", "try --from dev/before"));
+    };
+    let ttl = raw.ttl.as_deref().map(|text| when::span("--ttl", text)).transpose()?;
+    Ok(Request::NewFrom { new: name(&raw.name)?, name: name(source)?, point: snapshot::point(point)?, ttl })
 }
 
 fn made(context: &Context<'_>, machine: &MachineView) -> Result<Answer, Refusal> {
@@ -57,6 +83,7 @@ fn spec(raw: Raw) -> Result<MachineSpec, Refusal> {
         cpus: raw.cpus.map(|text| cpus(&text)).transpose()?,
         memory: raw.memory.map(|text| size("memory", &text, "512M")).transpose()?,
         disk: raw.disk.map(|text| size("disk", &text, "4G")).transpose()?,
+        ttl: raw.ttl.as_deref().map(|text| when::span("--ttl", text)).transpose()?,
         labels: raw.labels.iter().map(|text| label(text)).collect::<Result<Labels, _>>()?,
     })
 }
@@ -122,7 +149,8 @@ mod tests {
         for (line, message) in [
             ("", "NAME is missing"),
             ("a b", "'b' is one word too many"),
-            ("a --ttl 2h", "there is no option '--ttl'"),
+            ("a --ttl soon", "'soon' is no duration, a duration is a number with s, m, h or d behind it"),
+            ("a --size 2G", "there is no option '--size'"),
             ("a --memory", "--memory has no value"),
             ("a --memory 1G --memory 2G", "--memory is given twice"),
             ("a --memory 0", "--memory '0' does not work, a size cannot be zero"),

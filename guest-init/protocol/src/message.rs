@@ -176,6 +176,9 @@ pub struct Repair {
     pub hostname: String,
     /// A fork, or a machine's first start: a new machine-id and all that hangs on it.
     pub renew_identity: bool,
+    /// The disk's size in bytes. The filesystem grows to it where it is smaller;
+    /// a disk that was just made larger may take a moment to show it.
+    pub disk: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -201,4 +204,6 @@ pub struct Vitals {
     pub memory_total: u64,
     pub disk_used: u64,
     pub disk_total: u64,
+    /// Bytes that have moved on commands, terminals and forwards, ever.
+    pub moved: u64,
 }

@@ -108,8 +108,9 @@ fn control() {
     pin(Kind::Control, Control::Ping, "02000000 09 00");
     pin(Kind::Control, Control::Freeze, "02000000 09 01");
     pin(Kind::Control, Control::Thaw, "02000000 09 02");
-    let repair = Repair { clock: 1_000, entropy: [0xab; 32], hostname: "dev".into(), renew_identity: true };
-    let golden = format!("29000000 09 03 e807 {} 03 646576 01", "ab".repeat(32));
+    let repair =
+        Repair { clock: 1_000, entropy: [0xab; 32], hostname: "dev".into(), renew_identity: true, disk: 300 };
+    let golden = format!("2b000000 09 03 e807 {} 03 646576 01 ac02", "ab".repeat(32));
     pin(Kind::Control, Control::Repair(repair), &golden);
     pin(Kind::Control, Control::Vitals, "02000000 09 04");
     pin(Kind::Control, Control::Shutdown(Shutdown::PowerOff), "03000000 09 05 00");
@@ -125,8 +126,9 @@ fn control() {
         memory_total: 7,
         disk_used: 8,
         disk_total: 300,
+        moved: 9,
     };
-    pin(Kind::Answer, Answer::Vitals(vitals), "0c000000 0a 01 01 02 03 04 05 06 07 08 ac02");
+    pin(Kind::Answer, Answer::Vitals(vitals), "0d000000 0a 01 01 02 03 04 05 06 07 08 ac02 09");
     pin(Kind::Answer, Answer::Failed("no".into()), "05000000 0a 02 02 6e6f");
 }
 

@@ -22,6 +22,8 @@ use crate::error::{Context, Error, Result};
 const DEVICE: &str = "/dev/vda";
 /// Sectors of 512 bytes, whatever the disk's own are.
 const SIZE: &str = "/sys/class/block/vda/size";
+/// For a disk's new size to show.
+const SHOWS_WITHIN: Duration = Duration::from_secs(2);
 const APPEARS_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn mount(root: &Path) -> Result<()> {
@@ -54,12 +56,27 @@ fn await_device() -> Result<()> {
     Ok(())
 }
 
+/// Grows a mounted filesystem to a disk that was just made larger. The kernel
+/// learns of the size by an interrupt, which may still be on its way.
+pub fn grow_to(root: &Path, size: u64) -> Result<()> {
+    let deadline = Instant::now() + SHOWS_WITHIN;
+    while bytes()? < size && Instant::now() < deadline {
+        // sysfs has no news for this file; the wait is a few ticks at most.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    grow(root)
+}
+
+fn bytes() -> Result<u64> {
+    let sectors = fs::read_to_string(SIZE).during("read", SIZE)?;
+    Ok(sectors.trim().parse::<u64>().map_or(0, |sectors| sectors.saturating_mul(512)))
+}
+
 fn grow(root: &Path) -> Result<()> {
     let device = File::open(DEVICE).during("open", DEVICE)?;
     let mut superblock = [0; 1024];
     device.read_exact_at(&mut superblock, 1024).during("read", DEVICE)?;
-    let sectors = fs::read_to_string(SIZE).during("read", SIZE)?;
-    let bytes = sectors.trim().parse::<u64>().map_or(0, |sectors| sectors.saturating_mul(512));
+    let bytes = bytes()?;
     match growth(&superblock, bytes) {
         None => Ok(()),
         Some(blocks) => {

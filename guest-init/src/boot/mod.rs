@@ -39,6 +39,11 @@ pub const PROGRAM: &str = "/run/berth/guest-init";
 /// Streams and terminals cost descriptors; the default of 1024 is a shell's.
 const FILES: u64 = 65_536;
 
+/// Grows the root filesystem to a disk of that size.
+pub fn grow_disk(size: u64) -> Result<()> {
+    disk::grow_to(Path::new("/"), size)
+}
+
 /// Never returns but with the reason why there is no machine.
 pub fn run() -> Result<()> {
     let waiting = signals::block()?;

@@ -32,8 +32,12 @@ fn answer(guest: &Arc<Guest>, request: Control) -> Answer {
         Control::Vitals => return Answer::Vitals(vitals::take(guest)),
         // On a host nothing is frozen, broken or ended.
         _ if !guest.is_machine() => Ok(()),
-        // What is on the disk must be what the frozen processes believe is there.
-        Control::Freeze => guest.freezer.freeze().map(|()| rustix::fs::sync()),
+        // Synced first, while the user's processes still run: what they write
+        // after that is in the memory that is captured with the disk.
+        Control::Freeze => {
+            rustix::fs::sync();
+            guest.freezer.freeze()
+        }
         Control::Thaw => guest.freezer.thaw(),
         Control::Repair(request) => repair::run(guest, &request),
         Control::Shutdown(how) => {

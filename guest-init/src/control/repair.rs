@@ -29,6 +29,7 @@ pub fn run(guest: &Guest, repair: &Repair) -> Result<()> {
     if repair.renew_identity {
         boot::report(renew_identity());
     }
+    boot::report(boot::grow_disk(repair.disk));
     guest.freezer.thaw()
 }
 

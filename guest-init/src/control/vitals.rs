@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use berth_guest_protocol::Vitals;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::guest::Guest;
+use crate::{guest::Guest, traffic};
 
 pub fn take(guest: &Guest) -> Vitals {
     let census = guest.children.census();
@@ -21,6 +21,7 @@ pub fn take(guest: &Guest) -> Vitals {
         memory_total,
         disk_used,
         disk_total,
+        moved: traffic::moved(),
     }
 }
 

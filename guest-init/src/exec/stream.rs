@@ -24,7 +24,7 @@ use crate::{
     children::Child,
     error::{Context, Result},
     server::wire::{Moved, Queue, Wire, unexpected},
-    signals,
+    signals, traffic,
 };
 
 /// How much input may wait for a process that does not read. Beyond it the
@@ -103,6 +103,9 @@ impl<'w> Stream<'w> {
             self.take_frames()?;
             if ready.input {
                 self.feed();
+                // There is room again: what has arrived meanwhile would not
+                // make the host readable once more.
+                self.take_frames()?;
             }
             self.take_output(ready);
             if ready.exit {
@@ -170,6 +173,7 @@ impl<'w> Stream<'w> {
             match kind {
                 Kind::Data if self.input_ended => return Err(unexpected(kind)),
                 Kind::Data => {
+                    traffic::count(payload.len());
                     let rest = match self.ends.input() {
                         // Straight through while the process keeps up.
                         Some(fd) if self.input.is_empty() => match rustix::io::write(fd, payload) {
@@ -246,14 +250,14 @@ impl<'w> Stream<'w> {
     fn take_output(&mut self, ready: Ready) {
         if ready.output
             && let Some(fd) = self.ends.output()
-            && self.wire.push_from(Kind::Data, fd) == Moved::Ended
+            && counted(self.wire.push_from(Kind::Data, fd)) == Moved::Ended
         {
             self.ends.stdout = None;
             self.ends.terminal = None;
         }
         if ready.errors
             && let Some(fd) = &self.ends.stderr
-            && self.wire.push_from(Kind::Errors, fd.as_fd()) == Moved::Ended
+            && counted(self.wire.push_from(Kind::Errors, fd.as_fd())) == Moved::Ended
         {
             self.ends.stderr = None;
         }
@@ -280,6 +284,13 @@ impl<'w> Stream<'w> {
         }
         Ok(())
     }
+}
+
+fn counted(moved: Moved) -> Moved {
+    if let Moved::Some(count) = moved {
+        traffic::count(count);
+    }
+    moved
 }
 
 impl Open {

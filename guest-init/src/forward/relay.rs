@@ -12,6 +12,7 @@ use rustix::{
 use crate::{
     error::{Context, Result},
     server::wire::Wire,
+    traffic,
 };
 
 const BUFFER: usize = 128 * 1024;
@@ -108,7 +109,10 @@ impl Half {
             }
             match recv(from, self.buffer.as_mut_slice(), RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => self.state = State::Ending,
-                Ok((_, count)) => (self.start, self.end) = (0, count),
+                Ok((_, count)) => {
+                    traffic::count(count);
+                    (self.start, self.end) = (0, count);
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     (self.start, self.end) = (0, 0);

@@ -14,7 +14,7 @@ mod view;
 pub use client::{CallError, Client};
 pub use codec::{Connection, ConnectionError, MAX_MESSAGE};
 pub use message::{Call, Caller, Message, Reply, Request};
-pub use view::{Identity, MachineView, NetworkView, Resolved, Status, Usage, UserView};
+pub use view::{Identity, MachineView, NetworkView, PointView, Resolved, Status, Usage, UserView, WhyView};
 
 /// Of the API; both ends must agree.
 pub const GENERATION: u16 = 1;

@@ -1,7 +1,9 @@
 //! Requests and replies.
 
-use crate::view::{Identity, MachineView, Resolved, Status, UserView};
-use berth_types::{MachineName, MachineSpec, Refusal, SshKey, UserId};
+use crate::view::{Identity, MachineView, PointView, Resolved, Status, UserView, WhyView};
+use berth_types::{
+    IdlePolicy, Label, MachineName, MachineSpec, Point, Refusal, Schedule, Span, SshKey, UserId,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +59,61 @@ pub enum Request {
     },
     Remove {
         names: Vec<MachineName>,
+    },
+    /// Memory to disk, no process left.
+    Sleep {
+        name: MachineName,
+    },
+    /// Up again, now.
+    Wake {
+        name: MachineName,
+    },
+    /// Up again by the clock; `None` ends that.
+    Schedule {
+        name: MachineName,
+        schedule: Option<Schedule>,
+    },
+    /// `source` absent: the default machine. `new` absent: a generated name.
+    /// With a count: NEW-1, NEW-2 …
+    Fork {
+        source: Option<MachineName>,
+        new: Option<MachineName>,
+        count: Option<u32>,
+    },
+    Snapshot {
+        name: MachineName,
+        label: Option<Label>,
+    },
+    Snapshots {
+        name: MachineName,
+    },
+    SnapshotRemove {
+        name: MachineName,
+        label: Label,
+    },
+    Restore {
+        name: MachineName,
+        point: Point,
+    },
+    /// A new machine from a point in time of another.
+    NewFrom {
+        new: MachineName,
+        name: MachineName,
+        point: Point,
+        ttl: Option<Span>,
+    },
+    /// `None` ends it.
+    Keepalive {
+        name: MachineName,
+        span: Option<Span>,
+    },
+    /// `None`: the installation's policy again.
+    Idle {
+        name: MachineName,
+        policy: Option<IdlePolicy>,
+    },
+    Why {
+        name: MachineName,
     },
     Stop {
         name: MachineName,
@@ -120,6 +177,9 @@ pub enum Reply {
     Machine(Box<MachineView>),
     Machines(Vec<MachineView>),
     Console(String),
+    Point(PointView),
+    Points(Vec<PointView>),
+    Why(WhyView),
     Removed(Vec<MachineName>),
     Key(SshKey),
     Keys(Vec<SshKey>),

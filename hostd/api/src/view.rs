@@ -1,6 +1,8 @@
 //! What callers see. The field names are those of `--json`: stable.
 
-use berth_types::{ByteSize, Failure, Labels, MachineId, MachineName, Quota, State, UserId};
+use berth_types::{
+    Activity, ByteSize, Failure, IdlePolicy, Labels, MachineId, MachineName, Quota, State, UserId,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +26,48 @@ pub struct MachineView {
     pub up_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// What it was forked from: its name then, and its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<MachineName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<MachineId>,
+    /// When it removes itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keepalive_until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakes_at: Option<Timestamp>,
     pub network: NetworkView,
+}
+
+/// A point in time that a machine can go back to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PointView {
+    /// A label, or `@1` for the newest automatic one.
+    pub point: String,
+    pub machine: MachineName,
+    /// `snapshot`, `sleep` or `restore`.
+    pub why: String,
+    pub created: Timestamp,
+    pub memory: ByteSize,
+    pub disk: ByteSize,
+    /// What its files occupy, shared extents included.
+    pub occupied: ByteSize,
+    /// With memory and processes, or only a disk.
+    pub has_memory: bool,
+}
+
+/// Why a machine is awake or not.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WhyView {
+    pub name: MachineName,
+    pub state: State,
+    /// In a sentence.
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<Activity>,
+    pub policy: IdlePolicy,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

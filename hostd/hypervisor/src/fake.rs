@@ -9,7 +9,7 @@ use crate::{
     Capabilities, Driver, Error, Exit, Known, Launch, Origin, Vm,
     process::{End, Process},
 };
-use berth_types::MachineId;
+use berth_types::{ByteSize, MachineId};
 use rustix::process::Signal;
 use std::{
     collections::HashMap,
@@ -224,6 +224,14 @@ impl Vm for FakeVm {
             std::fs::rename(directory.join("state.tmp"), directory.join("state"))
         };
         write(&self.directory).map_err(|source| Error::Io { operation: "saving device state", source })
+    }
+
+    async fn resize_disk(&self, size: ByteSize) -> Result<(), Error> {
+        self.alive()?;
+        let grown = std::fs::OpenOptions::new().write(true).open(self.directory.join("disk"));
+        grown
+            .and_then(|disk| disk.set_len(size.0))
+            .map_err(|source| Error::Io { operation: "resizing the disk", source })
     }
 
     async fn kill(&self) -> Result<(), Error> {

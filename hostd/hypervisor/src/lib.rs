@@ -137,6 +137,9 @@ pub trait Vm: Send + Sync {
     /// paused; RAM is in its file already.
     async fn save(&self) -> Result<(), Error>;
 
+    /// Makes the disk larger, and tells the guest.
+    async fn resize_disk(&self, size: ByteSize) -> Result<(), Error>;
+
     /// Ends the process at once and waits until it is gone, whatever the guest says.
     async fn kill(&self) -> Result<(), Error>;
 

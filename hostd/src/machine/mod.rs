@@ -1,15 +1,25 @@
 //! A machine: one task owns it, everyone else asks or watches.
+//!
+//! The task is `actor`; what it does is a file each: `up` brings it up from
+//! disk or memory, `rest` pauses it and puts it to sleep, `capture` freezes a
+//! point in time while it runs and goes back to one, `down` ends it.
 
 mod actor;
-mod pulse;
-mod start;
+mod capture;
+mod down;
+mod monitor;
+mod rest;
+mod up;
 
 pub use actor::{Beginning, spawn};
-pub use start::missing_image;
+pub use up::{Powered, greet, missing_image, power, prepare};
 
 use crate::net::Link;
 use berth_api::{MachineView, NetworkView};
-use berth_types::{Code, Machine, MachineId, MachineName, Refusal, State};
+use berth_types::{
+    Activity, Code, Generation, IdlePolicy, Machine, MachineId, MachineName, Point, Refusal, Schedule, State,
+    Why,
+};
 use jiff::Timestamp;
 use std::sync::{
     Arc,
@@ -17,17 +27,30 @@ use std::sync::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-type Answer = oneshot::Sender<Result<(), Refusal>>;
+pub type Answer<T = ()> = oneshot::Sender<Result<T, Refusal>>;
 
 /// What others may ask of a machine's task.
 #[derive(Debug)]
 pub enum Ask {
     /// Have it up.
     Start(Answer),
+    Sleep(Answer),
     Stop(Answer),
     Restart(Answer),
     Remove(Answer),
     Rename(MachineName, Answer),
+    /// Freeze this moment. The generation comes held; whoever asked releases it.
+    Capture(Why, Answer<Arc<Generation>>),
+    Restore(Point, Answer),
+    Policy(Policy, Answer),
+}
+
+/// What a user may set for when a machine rests and wakes.
+#[derive(Clone, Debug)]
+pub enum Policy {
+    Keepalive(Option<Timestamp>),
+    Idle(Option<IdlePolicy>),
+    Schedule(Option<Schedule>),
 }
 
 /// What the task publishes.
@@ -36,6 +59,8 @@ pub struct Public {
     pub record: Arc<Machine>,
     /// The way to its guest while it is up.
     pub link: Option<Link>,
+    /// What was seen of it last.
+    pub activity: Option<watch::Receiver<Activity>>,
 }
 
 /// The way to a machine's task. Cheap to clone.
@@ -62,12 +87,20 @@ impl Handle {
         self.public.borrow().link.clone()
     }
 
+    pub fn activity(&self) -> Option<Activity> {
+        self.public.borrow().activity.as_ref().map(|activity| activity.borrow().clone())
+    }
+
     pub fn touch(&self) {
         self.last_used.store(Timestamp::now().as_millisecond(), Ordering::Relaxed);
     }
 
     pub async fn start(&self) -> Result<(), Refusal> {
         self.ask(Ask::Start).await
+    }
+
+    pub async fn sleep(&self) -> Result<(), Refusal> {
+        self.ask(Ask::Sleep).await
     }
 
     pub async fn stop(&self) -> Result<(), Refusal> {
@@ -86,7 +119,19 @@ impl Handle {
         self.ask(|answer| Ask::Rename(name, answer)).await
     }
 
-    async fn ask(&self, ask: impl FnOnce(Answer) -> Ask) -> Result<(), Refusal> {
+    pub async fn capture(&self, why: Why) -> Result<Arc<Generation>, Refusal> {
+        self.ask(|answer| Ask::Capture(why, answer)).await
+    }
+
+    pub async fn restore(&self, point: Point) -> Result<(), Refusal> {
+        self.ask(|answer| Ask::Restore(point, answer)).await
+    }
+
+    pub async fn set(&self, policy: Policy) -> Result<(), Refusal> {
+        self.ask(|answer| Ask::Policy(policy, answer)).await
+    }
+
+    async fn ask<T>(&self, ask: impl FnOnce(Answer<T>) -> Ask) -> Result<T, Refusal> {
         let gone = || Refusal::new(Code::NotFound, "the machine is gone", "see yours with 'ls'");
         let (answer, answered) = oneshot::channel();
         self.asks.send(ask(answer)).await.map_err(|_| gone())?;
@@ -102,7 +147,8 @@ impl Handle {
 
     pub fn view(&self) -> MachineView {
         let record = self.record();
-        let since = record.runtime.as_ref().filter(|_| record.state == State::Running).map(|up| up.since);
+        let up = matches!(record.state, State::Running | State::Paused);
+        let since = record.runtime.as_ref().filter(|_| up).map(|up| up.since);
         let up = since.map(|since| Timestamp::now().duration_since(since).as_millis());
         let used =
             Timestamp::from_millisecond(self.last_used.load(Ordering::Relaxed)).unwrap_or(record.last_used);
@@ -120,6 +166,11 @@ impl Handle {
             last_used: used,
             up_ms: up.and_then(|up| u64::try_from(up).ok()),
             failure: record.failure.clone(),
+            parent: record.parent.as_ref().map(|parent| parent.name.clone()),
+            parent_id: record.parent.as_ref().map(|parent| parent.machine.clone()),
+            expires: record.expires,
+            keepalive_until: record.keepalive_until,
+            wakes_at: record.schedule.map(|schedule| schedule.at),
             network: NetworkView {
                 address: std::net::Ipv4Addr::from(berth_guest_protocol::ETH_GUEST_ADDRESS).to_string(),
                 egress: "nothing: this installation has no egress bridge yet".to_owned(),

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{FileContext, IoContext, Result},
-    net::{Link, Network, Networks, namespace, sockets::Sockets},
+    net::{Link, Network, Networks, Taps, namespace, sockets::Sockets},
     storage::blocking,
 };
 use berth_types::MachineId;
@@ -95,6 +95,10 @@ impl Networks for KernelNetworks {
         let Ok(name) = name.parse::<MachineId>() else { return Ok(None) };
         let found = namespace::find(&self.0.directory.join(name.as_str()))?;
         Ok(found.map(|netns| self.network(name.to_string(), netns)))
+    }
+
+    async fn taps(&self, network: &Network) -> std::io::Result<Taps> {
+        self.0.sockets.taps(network.netns.clone()).await
     }
 
     fn release(&self, name: &str) {

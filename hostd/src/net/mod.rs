@@ -4,11 +4,13 @@
 //! Nothing routes out of a namespace: what a machine may reach is decided by
 //! the egress bridge, and until there is one it reaches nothing.
 
+mod alarm;
 mod kernel;
 mod namespace;
 mod sockets;
 mod tap;
 
+pub use alarm::Alarm;
 pub use kernel::KernelNetworks;
 
 use crate::error::Result;
@@ -28,7 +30,8 @@ pub struct Network {
     pub name: String,
     pub netns: Arc<OwnedFd>,
     pub link: Link,
-    /// Consumed by the hypervisor's start; absent once it runs.
+    /// Our own ends of the taps. While we hold them, what is sent to a guest
+    /// that rests waits in their queues. Absent for an adopted machine.
     pub taps: Option<Taps>,
 }
 
@@ -58,6 +61,9 @@ pub trait Networks: Send + Sync + 'static {
     /// The network of a hypervisor that outlived hostd.
     async fn find(&self, name: &str) -> Result<Option<Network>>;
 
+    /// Our own ends of a network's taps, once no hypervisor has them.
+    async fn taps(&self, network: &Network) -> io::Result<Taps>;
+
     /// Lets go of a network; returns before it is torn down.
     fn release(&self, name: &str);
 
@@ -65,7 +71,32 @@ pub trait Networks: Send + Sync + 'static {
     async fn keep_only(&self, names: &[String]) -> Result<()>;
 }
 
+impl Taps {
+    /// Another pair for a hypervisor to use.
+    pub fn share(&self) -> io::Result<Self> {
+        Ok(Self { ctl: self.ctl.try_clone()?, eth: self.eth.try_clone()? })
+    }
+}
+
 impl Link {
+    /// Rings when something is sent to the guest.
+    pub async fn alarm(&self) -> io::Result<Alarm> {
+        match self {
+            Self::Namespace { netns, sockets } => Alarm::set(sockets, netns.clone()).await,
+            #[cfg(test)]
+            Self::Loopback(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// How many connections to the guest are open.
+    pub async fn connections(&self) -> io::Result<usize> {
+        match self {
+            Self::Namespace { netns, sockets } => sockets.connections(netns.clone()).await,
+            #[cfg(test)]
+            Self::Loopback(_) => Ok(0),
+        }
+    }
+
     /// A fresh connection to guest-init. Guests that are just starting drop the
     /// first packets, and a fresh attempt beats waiting for a retransmission.
     pub async fn dial(&self, limit: Duration) -> io::Result<TcpStream> {

@@ -54,10 +54,7 @@ pub fn make(path: &Path) -> Result<(OwnedFd, Taps)> {
         unshare(CloneFlags::CLONE_NEWNET).during("make a network namespace")?;
         // Machines speak IPv4 to the bridge; autoconfiguration would only add noise.
         let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
-        let taps = Taps {
-            ctl: tap::open(CTL.name).during("make the ctl tap")?,
-            eth: tap::open(ETH.name).during("make the eth tap")?,
-        };
+        let taps = taps().during("make the taps")?;
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -72,6 +69,11 @@ pub fn make(path: &Path) -> Result<(OwnedFd, Taps)> {
     });
     let maker = maker.during("start a thread")?;
     maker.join().unwrap_or_else(|_| Err(io::Error::other("its thread died")).during("make a network"))
+}
+
+/// Opens both taps in the calling thread's namespace, and makes those that are missing.
+pub fn taps() -> io::Result<Taps> {
+    Ok(Taps { ctl: tap::open(CTL.name)?, eth: tap::open(ETH.name)? })
 }
 
 async fn configure() -> Result<()> {

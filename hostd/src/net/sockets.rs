@@ -4,6 +4,7 @@
 //! was made, so one thread that walks from namespace to namespace makes them
 //! all, and everyone else uses them from wherever they are.
 
+use super::{Taps, namespace};
 use nix::sched::{CloneFlags, setns};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::{
@@ -13,17 +14,20 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-type Wish = (Arc<OwnedFd>, oneshot::Sender<io::Result<OwnedFd>>);
+type Work = Box<dyn FnOnce() + Send>;
 
 #[derive(Clone, Debug)]
-pub struct Sockets(mpsc::Sender<Wish>);
+pub struct Sockets(mpsc::Sender<(Arc<OwnedFd>, Work)>);
 
 impl Sockets {
     pub fn start() -> io::Result<Self> {
-        let (sender, wishes) = mpsc::channel::<Wish>();
+        let (sender, wishes) = mpsc::channel::<(Arc<OwnedFd>, Work)>();
         std::thread::Builder::new().name("netns-sockets".into()).spawn(move || {
-            for (netns, reply) in wishes {
-                let _ = reply.send(make(&netns));
+            for (netns, work) in wishes {
+                // Whoever waits learns from the work's silence.
+                if setns(netns.as_fd(), CloneFlags::CLONE_NEWNET).is_ok() {
+                    work();
+                }
             }
         })?;
         Ok(Self(sender))
@@ -31,14 +35,44 @@ impl Sockets {
 
     /// An unconnected TCP socket in that namespace.
     pub async fn stream(&self, netns: Arc<OwnedFd>) -> io::Result<OwnedFd> {
+        self.inside(netns, || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            Ok(socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
+        })
+        .await
+    }
+
+    /// A socket that sees every IP packet on the ctl link, without taking any.
+    pub async fn onlooker(&self, netns: Arc<OwnedFd>) -> io::Result<OwnedFd> {
+        self.inside(netns, super::tap::onlooker).await
+    }
+
+    /// Both taps of that namespace.
+    pub async fn taps(&self, netns: Arc<OwnedFd>) -> io::Result<Taps> {
+        self.inside(netns, namespace::taps).await
+    }
+
+    /// How many connections to the guest are open.
+    pub async fn connections(&self, netns: Arc<OwnedFd>) -> io::Result<usize> {
+        self.inside(netns, || {
+            // The fourth field is the state: 1 established, 8 waiting for our close.
+            let table = std::fs::read_to_string("/proc/thread-self/net/tcp")?;
+            let open = |line: &&str| matches!(line.split_whitespace().nth(3), Some("01" | "08"));
+            Ok(table.lines().filter(open).count())
+        })
+        .await
+    }
+
+    async fn inside<T: Send + 'static>(
+        &self,
+        netns: Arc<OwnedFd>,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
         let (reply, answer) = oneshot::channel();
-        self.0.send((netns, reply)).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        let work = Box::new(move || {
+            let _ = reply.send(work());
+        });
+        self.0.send((netns, work)).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
         answer.await.map_err(io::Error::other)?
     }
-}
-
-fn make(netns: &OwnedFd) -> io::Result<OwnedFd> {
-    setns(netns.as_fd(), CloneFlags::CLONE_NEWNET)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
 }

@@ -35,3 +35,21 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
     }
     Ok(file.into())
 }
+
+/// A packet socket on the ctl tap: it looks on, in both directions.
+#[allow(unsafe_code)]
+pub fn onlooker() -> io::Result<OwnedFd> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, SockProtocol::EthAll)?;
+    let index = nix::net::if_::if_nametoindex("ctl0")?;
+    // SAFETY: an all-zero sockaddr_ll is valid; it is plain data.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index as i32;
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the address is a whole sockaddr_ll and outlives the call.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+}

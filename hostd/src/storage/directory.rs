@@ -1,7 +1,6 @@
 //! A machine's directory: its disk, its record, its console.
 
 use crate::error::{Error, FileContext, Result};
-use crate::storage::{MAKING, REMOVING};
 use berth_types::{ByteSize, Machine, MachineId};
 use std::{
     fs::{self, File, OpenOptions},
@@ -10,13 +9,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// A directory whose name starts so is half-made and belongs to no user.
+pub const MAKING: &str = ".making-";
+/// A directory whose name starts so is half gone.
+pub const REMOVING: &str = ".removing-";
+
 pub const DISK: &str = "disk";
+pub const STATE: &str = "state";
 pub const CONSOLE: &str = "console.log";
 pub const MACHINE_JSON: &str = "machine.json";
-
-/// Past this a console is cut back to its end.
-const CONSOLE_MAX: u64 = 1 << 20;
-const CONSOLE_KEPT: u64 = 128 << 10;
 
 /// What the pool's directories say after a start.
 #[derive(Debug, Default)]
@@ -37,19 +38,24 @@ pub fn make_private(path: &Path) -> Result<()> {
 }
 
 /// Everything a machine's directory starts with, on disk before this returns.
-pub fn fill(directory: &Path, machine: &Machine, image_disk: &Path) -> Result<()> {
+pub fn fill(directory: &Path, machine: &Machine, image_disk: Option<&Path>) -> Result<()> {
     fs::DirBuilder::new().mode(0o700).create(directory).file("create", directory)?;
-    let disk = directory.join(DISK);
-    clone(image_disk, &disk)?;
-    let file = OpenOptions::new().write(true).open(&disk).file("open", &disk)?;
-    let have = file.metadata().file("look at", &disk)?.len();
-    file.set_len(machine.disk.bytes().max(have)).file("size", &disk)?;
-    file.sync_all().file("sync", &disk)?;
+    let mut own = vec![directory.to_owned()];
+    if let Some(image_disk) = image_disk {
+        let disk = directory.join(DISK);
+        clone(image_disk, &disk)?;
+        let file = OpenOptions::new().write(true).open(&disk).file("open", &disk)?;
+        let have = file.metadata().file("look at", &disk)?.len();
+        file.set_len(machine.disk.bytes().max(have)).file("size", &disk)?;
+        file.sync_all().file("sync", &disk)?;
+        own.push(disk);
+    }
     write_record(directory, machine)?;
     let console = directory.join(CONSOLE);
     File::create(&console).file("create", &console)?;
-    for path in [directory, disk.as_path(), console.as_path()] {
-        chown(path, Some(machine.uid), Some(machine.uid)).file("give away", path)?;
+    own.push(console);
+    for path in own {
+        chown(&path, Some(machine.uid), Some(machine.uid)).file("give away", path)?;
     }
     sync(directory)
 }
@@ -73,7 +79,7 @@ pub fn sync(directory: &Path) -> Result<()> {
     File::open(directory).and_then(|file| file.sync_all()).file("sync", directory)
 }
 
-fn clone(from: &Path, to: &Path) -> Result<()> {
+pub fn clone(from: &Path, to: &Path) -> Result<()> {
     // Flow tests run on any filesystem.
     if cfg!(test) {
         return copy_sparse(from, to);
@@ -83,12 +89,16 @@ fn clone(from: &Path, to: &Path) -> Result<()> {
     rustix::fs::ioctl_ficlone(&target, &source).file("clone", to)
 }
 
+/// Changes when the file does.
+pub fn version(path: &Path) -> Result<String> {
+    let stat = fs::metadata(path).file("look at", path)?;
+    Ok(format!("{}-{}-{}", stat.len(), stat.mtime(), stat.mtime_nsec()))
+}
+
 /// Copies an image's disk into the pool, once per version of it.
 pub fn import(directory: &Path, name: &str, disk: &Path) -> Result<PathBuf> {
     make_private(directory)?;
-    let stat = fs::metadata(disk).file("look at", disk)?;
-    let version = format!("{}-{}-{}", stat.len(), stat.mtime(), stat.mtime_nsec());
-    let copy = directory.join(format!("{name}@{version}"));
+    let copy = directory.join(format!("{name}@{}", version(disk)?));
     if copy.exists() {
         return Ok(copy);
     }
@@ -143,13 +153,17 @@ pub fn tail(path: &Path, limit: u64) -> String {
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
-/// The hypervisor appends, so the file may be cut under it.
-pub fn trim(path: &Path) {
-    if fs::metadata(path).is_ok_and(|stat| stat.len() > CONSOLE_MAX) {
-        let kept = tail(path, CONSOLE_KEPT);
-        if let Ok(mut file) = OpenOptions::new().write(true).truncate(true).open(path) {
-            let _ = file.write_all(kept.as_bytes());
+pub fn sync_data(path: &Path) -> Result<()> {
+    File::open(path).and_then(|file| file.sync_data()).file("sync", path)
+}
+
+/// Removes a file that nobody needs; fine if it is gone.
+pub fn discard(path: &Path) {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(%error, file = %path.display(), "cannot remove a file");
         }
+        _ => {}
     }
 }
 

@@ -1,28 +1,36 @@
 //! Storage: a pool with reflinks, and a directory in it for every machine.
 
 mod directory;
+mod generation;
 mod pool;
 
 pub use directory::replace;
+pub use generation::{Found, Generations, Way, fingerprint};
 pub use pool::Space;
 
 use crate::error::{FileContext, IoContext, Result, pool_full};
 use berth_config::Config;
 use berth_types::{ByteSize, Machine, MachineId, Refusal};
+use directory::{DISK, MAKING, REMOVING, STATE};
+use generation::RAM;
 use std::path::{Path, PathBuf};
-
-/// A directory whose name starts so is half-made and belongs to no user.
-const MAKING: &str = ".making-";
-/// A directory whose name starts so is half gone.
-const REMOVING: &str = ".removing-";
 
 #[derive(Debug)]
 pub struct Storage {
     pool: pool::Pool,
     machines: PathBuf,
+    generations: Generations,
     images: PathBuf,
     kernel: PathBuf,
     reserve: ByteSize,
+}
+
+/// What is left of a machine in its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Has {
+    pub disk: bool,
+    /// RAM, and device state to go with it.
+    pub memory: bool,
 }
 
 /// What an image brings to a start.
@@ -39,9 +47,11 @@ impl Storage {
         let pool = pool::Pool::open(&config.service.data, config.host.pool_size).await?;
         let machines = pool.path().join("machines");
         directory::make_private(&machines)?;
+        let generations = Generations::open(pool.path())?;
         Ok(Self {
             pool,
             machines,
+            generations,
             images: config.image.directory.clone(),
             kernel: config.image.kernel.clone(),
             reserve: config.host.pool_reserve,
@@ -55,11 +65,16 @@ impl Storage {
         let machines = pool.path().join("machines");
         std::fs::create_dir_all(&machines).unwrap();
         let (images, kernel) = (config.image.directory.clone(), PathBuf::new());
-        Self { pool, machines, images, kernel, reserve: config.host.pool_reserve }
+        let generations = Generations::open(pool.path()).unwrap();
+        Self { pool, machines, generations, images, kernel, reserve: config.host.pool_reserve }
     }
 
     pub fn directory(&self, id: &MachineId) -> PathBuf {
         self.machines.join(id.as_str())
+    }
+
+    pub fn generations(&self) -> &Generations {
+        &self.generations
     }
 
     pub fn machines(&self) -> &Path {
@@ -94,12 +109,40 @@ impl Storage {
         (files.kernel.exists() && files.initrd.exists() && files.disk.exists()).then_some(files)
     }
 
-    /// Makes a machine's directory under a name that a crash leaves recognisable.
-    pub async fn make(&self, machine: &Machine, image: &ImageFiles) -> Result<()> {
+    /// Changes when the image does: what was booted from another is outdated.
+    pub fn image_version(&self, name: &str) -> Option<String> {
+        let files = self.image(name)?;
+        let parts = [files.kernel, files.initrd, files.disk];
+        parts
+            .iter()
+            .map(|path| directory::version(path).ok())
+            .collect::<Option<Vec<_>>>()
+            .map(|all| all.join("/"))
+    }
+
+    /// The size of a machine's disk as it is.
+    pub fn disk_size(&self, id: &MachineId) -> ByteSize {
+        ByteSize(std::fs::metadata(self.directory(id).join(DISK)).map_or(0, |stat| stat.len()))
+    }
+
+    /// Which of a machine's files are there.
+    pub fn has(&self, id: &MachineId) -> Has {
+        let there = |name| self.directory(id).join(name).exists();
+        Has { disk: there(DISK), memory: there(RAM) && there(STATE) }
+    }
+
+    /// Makes a machine's directory under a name that a crash leaves
+    /// recognisable. Without an image it has no disk yet: it sleeps in a
+    /// generation that has.
+    pub async fn make(&self, machine: &Machine, image: Option<&ImageFiles>) -> Result<()> {
         let making = self.machines.join(format!("{MAKING}{}", machine.id));
-        let (machine, source) = (machine.clone(), self.image_in_pool(&machine.image, &image.disk).await?);
+        let source = match image {
+            Some(image) => Some(self.image_in_pool(&machine.image, &image.disk).await?),
+            None => None,
+        };
+        let machine = machine.clone();
         blocking(move || {
-            let made = directory::fill(&making, &machine, &source);
+            let made = directory::fill(&making, &machine, source.as_deref());
             if made.is_err() {
                 let _ = std::fs::remove_dir_all(&making);
             }
@@ -157,9 +200,29 @@ impl Storage {
         directory::tail(&self.directory(id).join(directory::CONSOLE), limit)
     }
 
-    /// Keeps the console from growing without end.
-    pub fn trim_console(&self, id: &MachineId) {
-        directory::trim(&self.directory(id).join(directory::CONSOLE));
+    /// Writes RAM and disk out while the machine runs, twice: the second time
+    /// there is little left, and a reflink finds next to nothing to flush.
+    pub async fn presync(&self, id: &MachineId) -> Result<()> {
+        let directory = self.directory(id);
+        blocking(move || {
+            for _ in 0..2 {
+                directory::sync_data(&directory.join(RAM))?;
+                directory::sync_data(&directory.join(DISK))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Device state that does not belong to the RAM beside it any more.
+    pub fn forget_state(&self, id: &MachineId) {
+        directory::discard(&self.directory(id).join(STATE));
+    }
+
+    /// The memory of a life that is over.
+    pub fn forget_memory(&self, id: &MachineId) {
+        self.forget_state(id);
+        directory::discard(&self.directory(id).join(RAM));
     }
 
     /// What a crash left half-made or half-removed, and the directories that are whole.

@@ -138,7 +138,7 @@ mod tests {
             store.take_uid(700_000).await.unwrap()
         };
         let store = Store::open(&directory).unwrap();
-        assert_eq!(store.users().unwrap(), [user.clone()]);
+        assert_eq!(store.users().unwrap(), std::slice::from_ref(&user));
         assert_eq!(first, 700_000);
         assert_eq!(store.take_uid(700_000).await.unwrap(), 700_001);
         store.remove_user(&user.id).await.unwrap();

@@ -6,7 +6,7 @@ use crate::{
     net::{Link, Network, Networks, Taps},
 };
 use berth_guest_protocol::{
-    Answer, Control, HEADER, Kind, Opened, Opening, Reply, decode, encode, parse_header,
+    Answer, Control, HEADER, Kind, Opened, Opening, Reply, Vitals, decode, encode, parse_header,
 };
 use berth_hypervisor::{Exit, fake::Fake};
 use berth_types::MachineId;
@@ -39,12 +39,14 @@ struct Inner {
     driver: Fake,
     host: Weak<Host>,
     manners: Manners,
+    vitals: Vitals,
     open: HashMap<String, SocketAddr>,
 }
 
 impl Guests {
     pub fn new(driver: Fake) -> Self {
-        let inner = Inner { driver, host: Weak::new(), manners: Manners::Good, open: HashMap::new() };
+        let inner =
+            Inner { driver, host: Weak::new(), manners: Manners::Good, vitals: busy(), open: HashMap::new() };
         Self(Arc::new(Mutex::new(inner)))
     }
 
@@ -55,6 +57,11 @@ impl Guests {
     /// How guests behave from now on, those that are up included.
     pub fn behave(&self, manners: Manners) {
         self.0.lock().unwrap().manners = manners;
+    }
+
+    /// What guests say of themselves from now on.
+    pub fn report(&self, vitals: Vitals) {
+        self.0.lock().unwrap().vitals = vitals;
     }
 
     pub fn open(&self) -> usize {
@@ -93,9 +100,13 @@ impl Guests {
             assert_eq!(kind, Kind::Control);
             let command: Control = decode(&payload).unwrap();
             match (self.manners(), command) {
-                (Manners::Garbage, Control::Ping) => stream.write_all(&[0xff; 64]).await.unwrap(),
+                (Manners::Garbage, Control::Vitals) => stream.write_all(&[0xff; 64]).await.unwrap(),
                 (Manners::Stubborn, Control::Shutdown(_)) => {}
                 (_, Control::Shutdown(_)) => self.end(&network),
+                (_, Control::Vitals) => {
+                    let vitals = Answer::Vitals(self.0.lock().unwrap().vitals.clone());
+                    stream.write_all(&encode(Kind::Answer, &vitals).unwrap()).await.unwrap();
+                }
                 _ => stream.write_all(&encode(Kind::Answer, &Answer::Done).unwrap()).await.unwrap(),
             }
         }
@@ -111,6 +122,11 @@ impl Guests {
         let machine = host.fleet.all().into_iter().find(|handle| owner(&handle.record())).unwrap();
         driver.end(machine.id(), Exit::Clean).unwrap();
     }
+}
+
+/// A guest with a command under way does not fall asleep.
+fn busy() -> Vitals {
+    Vitals { commands: 1, ..Vitals::default() }
 }
 
 /// Ends its task quietly when the other side is gone.
@@ -134,6 +150,11 @@ impl Networks for Guests {
     /// A network of an earlier world: its guest is made anew.
     async fn find(&self, name: &str) -> Result<Option<Network>> {
         Ok(Some(self.listen(name.to_owned()).await))
+    }
+
+    async fn taps(&self, _: &Network) -> std::io::Result<Taps> {
+        let null = || Ok::<_, std::io::Error>(File::open("/dev/null")?.into());
+        Ok(Taps { ctl: null()?, eth: null()? })
     }
 
     fn release(&self, name: &str) {

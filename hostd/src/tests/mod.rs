@@ -3,10 +3,11 @@
 mod flows;
 mod guests;
 mod recovery;
+mod rest;
 
 use crate::{
-    fleet::Fleet, host::Host, ledger::Ledger, machine::Handle, recover, registry::Registry, storage::Storage,
-    store::Store, verb,
+    archive::Archive, fleet::Fleet, host::Host, ledger::Ledger, machine::Handle, recover, registry::Registry,
+    storage::Storage, store::Store, verb,
 };
 use berth_api::{Reply, Request};
 use berth_hypervisor::fake::Fake;
@@ -41,7 +42,8 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let machines = self.0.join("data/pool/machines");
         for (pid, _) in recover::hypervisors(&machines).unwrap_or_default().into_values() {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
         }
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -66,6 +68,7 @@ impl World {
         config.machine.disk = ByteSize::mib(1);
         config.machine.stop_timeout = "2s".parse().unwrap();
         config.quota.machines = 3;
+        config.idle.ready.clear();
         std::fs::create_dir_all(config.service.run.join("vm")).unwrap();
         let store = Store::open(&config.service.data.join("store")).unwrap();
         let registry = Registry::open(store.clone(), config.service.data.join("users")).await.unwrap();
@@ -75,8 +78,14 @@ impl World {
             Some(user) => user.id,
             None => registry.register("ann", key("ann")).await.unwrap().id,
         };
+        let storage = Storage::plain(&config);
+        let archive =
+            Archive::open(storage.generations().clone(), &config.service.data.join("signing.key"), 3)
+                .unwrap();
         let host = Arc::new(Host {
-            storage: Storage::plain(&config),
+            storage,
+            archive,
+            templating: Default::default(),
             networks: Arc::new(guests.clone()),
             driver: Arc::new(driver.clone()),
             ledger: Ledger::new(config.quota, ByteSize::gib(1)),
@@ -125,6 +134,7 @@ pub fn spec(name: &str) -> MachineSpec {
         memory: None,
         disk: None,
         labels: Default::default(),
+        ttl: None,
     }
 }
 

@@ -5,7 +5,7 @@ use berth_api::Request;
 use berth_types::State;
 
 /// Runs one life of hostd and ends it as SIGKILL would: no goodbyes.
-fn life<T>(work: impl AsyncFnOnce() -> T) -> T {
+pub fn life<T>(work: impl AsyncFnOnce() -> T) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let result = runtime.block_on(work());
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));

@@ -41,6 +41,7 @@ pub async fn attach_default(host: &Arc<Host>, user: &UserId, progress: &Progress
             memory: None,
             disk: None,
             labels: Default::default(),
+            ttl: None,
         };
         match new::make(host, user, spec).await {
             Ok(handle) => {
@@ -67,7 +68,9 @@ async fn stream(handle: &Handle, made: bool, progress: &Progress) -> Outcome {
             if let (State::Failed, Some(failure)) = (record.state, &record.failure) {
                 progress.say(format!("{name} failed: {}", failure.reason));
             }
-            progress.say(format!("starting {name}"));
+            let verb =
+                if matches!(record.state, State::Asleep | State::Paused) { "waking" } else { "starting" };
+            progress.say(format!("{verb} {name}"));
             handle.start().await?;
             handle.link().ok_or_else(|| went_down(&name))?
         }

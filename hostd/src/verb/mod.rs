@@ -1,14 +1,17 @@
 //! What can be asked of hostd, a file each.
 
 mod attach;
+mod fork;
 mod key;
 mod list;
 mod login;
 mod new;
 mod operator;
 mod remove;
+mod rest;
+mod snapshot;
 
-use crate::host::Host;
+use crate::{host::Host, machine::Policy};
 use berth_api::{Reply, Request};
 use berth_types::{Code, MachineName, Refusal, UserId};
 use std::{os::fd::OwnedFd, sync::Arc};
@@ -54,6 +57,46 @@ pub async fn for_user(host: &Arc<Host>, user: &UserId, request: Request, progres
         Request::Info { name } => list::info(host, user, &name).and_then(plain),
         Request::Console { name } => list::console(host, user, &name).and_then(plain),
         Request::Remove { names } => remove::remove(host, user, names, progress).await.and_then(plain),
+        Request::Sleep { name } => {
+            progress.say(format!("putting {name} to sleep"));
+            host.fleet.find(user, &name)?.sleep().await?;
+            view(host, user, &name)
+        }
+        Request::Wake { name } => {
+            let handle = host.fleet.find(user, &name)?;
+            handle.touch();
+            progress.say(format!("waking {name}"));
+            handle.start().await?;
+            view(host, user, &name)
+        }
+        Request::Schedule { name, schedule } => {
+            host.fleet.find(user, &name)?.set(Policy::Schedule(schedule)).await?;
+            view(host, user, &name)
+        }
+        Request::Keepalive { name, span } => rest::keepalive(host, user, &name, span).await.and_then(plain),
+        Request::Idle { name, policy } => {
+            host.fleet.find(user, &name)?.set(Policy::Idle(policy)).await?;
+            rest::why(host, user, &name).and_then(plain)
+        }
+        Request::Why { name } => rest::why(host, user, &name).and_then(plain),
+        Request::Fork { source, new, count } => {
+            fork::fork(host, user, source, new, count, progress).await.and_then(plain)
+        }
+        Request::Snapshot { name, label } => {
+            snapshot::snapshot(host, user, &name, label, progress).await.and_then(plain)
+        }
+        Request::Snapshots { name } => snapshot::list(host, user, &name).and_then(plain),
+        Request::SnapshotRemove { name, label } => {
+            snapshot::remove(host, user, &name, label).await.and_then(plain)
+        }
+        Request::Restore { name, point } => {
+            progress.say(format!("restoring {name} to {point}"));
+            host.fleet.find(user, &name)?.restore(point).await?;
+            view(host, user, &name)
+        }
+        Request::NewFrom { new, name, point, ttl } => {
+            snapshot::new_from(host, user, new, &name, point, ttl, progress).await.and_then(plain)
+        }
         Request::Stop { name } => {
             progress.say(format!("stopping {name}"));
             host.fleet.find(user, &name)?.stop().await?;

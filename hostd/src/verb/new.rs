@@ -3,12 +3,16 @@
 use super::Progress;
 use crate::{
     error::Error,
+    fault,
     host::Host,
     machine::{self, Beginning, Handle},
+    storage::ImageFiles,
+    template,
 };
 use berth_api::Reply;
 use berth_types::{
-    ByteSize, Code, Machine, MachineId, MachineSpec, RECORD_GENERATION, Refusal, State, UserId,
+    ByteSize, Code, Generation, Machine, MachineId, MachineName, MachineSpec, Parent, RECORD_GENERATION,
+    Refusal, Span, State, UserId,
 };
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -35,23 +39,78 @@ pub async fn new(
     Ok(Reply::Machine(Box::new(handle.view())))
 }
 
-/// Makes it, acknowledged on disk, and leaves it stopped.
+/// Makes it, acknowledged on disk, and leaves it down: asleep in the image's
+/// booted state where there is one that fits, else stopped.
 pub async fn make(host: &Arc<Host>, user: &UserId, spec: MachineSpec) -> Result<Handle, Refusal> {
-    // 1. What was asked for is possible at all.
     let mut machine = plan(host, user, spec)?;
     let image = host.storage.image(&machine.image).ok_or_else(|| machine::missing_image(&machine.image))?;
+    match template::find(host, &machine) {
+        Some(template) => {
+            machine.sleeps_in = Some(template.id.clone());
+            machine.state = State::Asleep;
+        }
+        None => template::wanted(host, &machine),
+    }
+    create(host, machine, Some(&image)).await
+}
+
+/// A machine that sleeps in somebody's point in time, and wakes as itself.
+pub async fn from_generation(
+    host: &Arc<Host>,
+    user: &UserId,
+    name: MachineName,
+    generation: &Generation,
+    parent: Option<Parent>,
+    ttl: Option<Span>,
+) -> Result<Handle, Refusal> {
+    let now = Timestamp::now();
+    let machine = Machine {
+        generation: RECORD_GENERATION,
+        id: MachineId::random(),
+        owner: user.clone(),
+        name,
+        image: generation.image.clone(),
+        cpus: generation.cpus,
+        memory: generation.memory,
+        disk: generation.disk,
+        labels: Default::default(),
+        created: now,
+        last_used: now,
+        uid: 0,
+        fresh: true,
+        state: if generation.state_size > 0 { State::Asleep } else { State::Stopped },
+        failure: None,
+        runtime: None,
+        sleeps_in: Some(generation.id.clone()),
+        parent,
+        idle: None,
+        keepalive_until: None,
+        schedule: None,
+        expires: expiry(now, ttl),
+    };
+    create(host, machine, None).await
+}
+
+async fn create(
+    host: &Arc<Host>,
+    mut machine: Machine,
+    image: Option<&ImageFiles>,
+) -> Result<Handle, Refusal> {
+    let owner = machine.owner.clone();
+    // 1. There is room.
     host.storage.admit(machine.memory)?;
     // 2. The name and the quota are ours; each is given back if a later step fails.
-    host.fleet.reserve(user, &machine.name, &machine.id)?;
-    if let Err(refusal) = host.ledger.admit_machine(user, machine.disk) {
-        host.fleet.release(user, &machine.name, &machine.id);
+    host.fleet.reserve(&owner, &machine.name, &machine.id)?;
+    if let Err(refusal) = host.ledger.admit_machine(&owner, machine.disk) {
+        host.fleet.release(&owner, &machine.name, &machine.id);
         return Err(refusal);
     }
     // 3. Files, under a name that says they are half-made; then the record;
     //    then the files' own name. A crash between any two is settled at start.
+    let image = image.filter(|_| machine.sleeps_in.is_none());
     let made = async {
         machine.uid = host.store.take_uid(host.config.host.uid_base).await?;
-        host.storage.make(&machine, &image).await?;
+        host.storage.make(&machine, image).await?;
         host.store.put_machine(&machine).await?;
         host.storage.publish(&machine.id).await
     };
@@ -59,10 +118,15 @@ pub async fn make(host: &Arc<Host>, user: &UserId, spec: MachineSpec) -> Result<
         undo(host, &machine).await;
         return Err(error.into());
     }
+    fault::point("fork.made");
     // 4. Its task.
     let handle = machine::spawn(host.clone(), machine.clone(), Beginning::Down);
-    host.fleet.add(user, &machine.name, handle.clone());
+    host.fleet.add(&owner, &machine.name, handle.clone());
     Ok(handle)
+}
+
+fn expiry(now: Timestamp, ttl: Option<Span>) -> Option<Timestamp> {
+    now.checked_add(jiff::SignedDuration::try_from(ttl?.duration()).ok()?).ok()
 }
 
 async fn undo(host: &Host, machine: &Machine) {
@@ -142,6 +206,12 @@ fn plan(host: &Host, user: &UserId, spec: MachineSpec) -> Result<Machine, Refusa
         state: State::Stopped,
         failure: None,
         runtime: None,
+        sleeps_in: None,
+        parent: None,
+        idle: None,
+        keepalive_until: None,
+        schedule: None,
+        expires: expiry(now, spec.ttl),
     })
 }
 

@@ -90,6 +90,11 @@ id!(
     UserId
 );
 
+id!(
+    /// Names a frozen point in time.
+    GenerationId
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,18 +3,22 @@
 //! No I/O happens here, so every rule can be read and tested on its own, and
 //! every other crate can depend on it without dragging anything along.
 
+mod generation;
 mod id;
 mod machine;
 mod name;
+mod policy;
 mod refusal;
 mod size;
 mod span;
 mod state;
 mod user;
 
-pub use id::{IdError, MachineId, UserId};
-pub use machine::{DEFAULT_MACHINE, Failure, Labels, Machine, MachineSpec, Runtime};
+pub use generation::{Generation, InvalidLabel, Label, Point, Why};
+pub use id::{GenerationId, IdError, MachineId, UserId};
+pub use machine::{DEFAULT_MACHINE, Failure, Labels, Machine, MachineSpec, Parent, Runtime};
 pub use name::{InvalidName, MachineName, RESERVED};
+pub use policy::{Activity, IdlePolicy, Schedule};
 pub use refusal::{Code, Refusal};
 pub use size::{ByteSize, InvalidSize};
 pub use span::{InvalidSpan, Span};

@@ -1,6 +1,6 @@
 //! A machine's record: what the store keeps and `machine.json` mirrors.
 
-use crate::{ByteSize, MachineId, MachineName, State, UserId};
+use crate::{ByteSize, GenerationId, IdlePolicy, MachineId, MachineName, Schedule, Span, State, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -21,6 +21,9 @@ pub struct MachineSpec {
     pub disk: Option<ByteSize>,
     #[serde(default)]
     pub labels: Labels,
+    /// It removes itself after this long.
+    #[serde(default)]
+    pub ttl: Option<Span>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +48,30 @@ pub struct Machine {
     pub failure: Option<Failure>,
     /// Present while a hypervisor may exist.
     pub runtime: Option<Runtime>,
+    /// Where its memory is while it sleeps.
+    #[serde(default)]
+    pub sleeps_in: Option<GenerationId>,
+    /// What it was forked from.
+    #[serde(default)]
+    pub parent: Option<Parent>,
+    /// Its own idle policy instead of the installation's.
+    #[serde(default)]
+    pub idle: Option<IdlePolicy>,
+    #[serde(default)]
+    pub keepalive_until: Option<Timestamp>,
+    #[serde(default)]
+    pub schedule: Option<Schedule>,
+    /// When it removes itself.
+    #[serde(default)]
+    pub expires: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    pub machine: MachineId,
+    /// Its name then, for when it is gone.
+    pub name: MachineName,
+    pub at: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -251,6 +251,11 @@ fn machine(name: MachineName) -> MachineView {
         last_used: Timestamp::now(),
         up_ms: Some(1),
         failure: None,
+        parent: None,
+        parent_id: None,
+        expires: None,
+        keepalive_until: None,
+        wakes_at: None,
         network: NetworkView { address: "10.77.0.2".into(), egress: "nothing yet".into() },
     }
 }

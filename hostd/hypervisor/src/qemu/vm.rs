@@ -9,6 +9,7 @@ use super::{
     verdict::{BOOTED, RESTORED, verdict},
 };
 use crate::{Error, Exit, Known, Launch, Origin, Vm, process::Process};
+use berth_types::ByteSize;
 use qapi::qmp::{self, MigrationCapability, MigrationCapabilityStatus, MigrationStatus};
 use rustix::process::Signal;
 use std::{
@@ -148,6 +149,12 @@ impl Vm for QemuVm {
     async fn save(&self) -> Result<(), Error> {
         let _alone = self.saving.lock().await;
         self.or_gone(save(&self.qmp, &self.directory).await).await
+    }
+
+    async fn resize_disk(&self, size: ByteSize) -> Result<(), Error> {
+        let size = i64::try_from(size.bytes()).unwrap_or(i64::MAX);
+        let resize = qmp::block_resize { device: Some("disk".to_owned()), node_name: None, size };
+        self.or_gone(self.qmp.ask("resizing the disk", resize).await).await.map(drop)
     }
 
     async fn kill(&self) -> Result<(), Error> {

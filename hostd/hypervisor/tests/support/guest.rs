@@ -30,8 +30,13 @@ impl Guest {
             }
         }
         let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos().try_into()?;
-        let repair =
-            Repair { clock, entropy: [7; 32], hostname: "contract".to_owned(), renew_identity: false };
+        let repair = Repair {
+            clock,
+            entropy: [7; 32],
+            hostname: "contract".to_owned(),
+            renew_identity: false,
+            disk: 0,
+        };
         match self.control(&Control::Repair(repair))? {
             Answer::Done => Ok(()),
             answer => bail!("repair: {answer:?}"),

@@ -1,0 +1,54 @@
+//! `snapshots NAME`: the points in time that can be gone back to.
+
+use super::{Answer, Context, Help, args, ls, name, unexpected};
+use crate::ui::{Style, Table};
+use berth_api::{PointView, Reply, Request};
+use berth_types::Refusal;
+use clap::Parser;
+use jiff::Timestamp;
+
+pub const HELP: Help = Help {
+    verb: "snapshots",
+    usage: "snapshots NAME",
+    summary: "the points in time that a machine can go back to",
+    examples: &["{ssh} {host} snapshots dev"],
+    notes: "Those with an @ were kept automatically, the last few sleeps and restores; @1 is the newest.",
+};
+
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
+struct Raw {
+    name: String,
+}
+
+pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
+    let raw: Raw = args::parse(&HELP, words, context.address)?;
+    let name = name(&raw.name)?;
+    match context.call(Request::Snapshots { name: name.clone() }).await? {
+        Reply::Points(points) if points.is_empty() => {
+            let text = format!("none yet; make one: {} snapshot {name}\n", context.address.lobby());
+            Answer::new(text, &points)
+        }
+        Reply::Points(points) => {
+            Answer::new(table(&points, Timestamp::now()).render(context.colour), &points)
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+fn table(points: &[PointView], now: Timestamp) -> Table {
+    let mut table = Table::with_header(&["POINT", "WHY", "AGE", "MEMORY", "DISK", "OCCUPIES"]);
+    for point in points {
+        let memory = if point.has_memory { point.memory.to_string() } else { "none".to_owned() };
+        let cells = [
+            point.point.clone(),
+            point.why.clone(),
+            ls::since(point.created, now),
+            memory,
+            point.disk.to_string(),
+            point.occupied.to_string(),
+        ];
+        table.row(cells.map(|text| (text, Style::Plain)));
+    }
+    table
+}

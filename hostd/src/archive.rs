@@ -1,0 +1,355 @@
+//! The archive: which generations there are, whose, and who still needs them.
+//!
+//! Manifests are signed with a key of this installation. What does not verify,
+//! or whose device state is not what was signed, is never resumed.
+
+use crate::{
+    error::{Error, FileContext, Result},
+    storage::{Found, Generations, Way, blocking, fingerprint},
+};
+use berth_types::{ByteSize, Code, Generation, GenerationId, Machine, MachineId, Point, Refusal, Why};
+use ed25519_dalek::{Signature, Signer, SigningKey};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+pub struct Archive {
+    files: Generations,
+    key: SigningKey,
+    index: RwLock<Index>,
+    /// How many automatic generations of one machine are kept.
+    keep: usize,
+}
+
+#[derive(Default)]
+struct Index {
+    all: HashMap<GenerationId, Arc<Generation>>,
+    /// Oldest first.
+    machines: HashMap<MachineId, BTreeMap<(jiff::Timestamp, GenerationId), Arc<Generation>>>,
+    /// Machines that sleep in one, and children about to.
+    holds: HashMap<GenerationId, u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    generation: Generation,
+    signature: String,
+}
+
+impl Archive {
+    pub fn open(files: Generations, key: &Path, keep: u32) -> Result<Self> {
+        Ok(Self { files, key: signing_key(key)?, index: RwLock::default(), keep: keep as usize })
+    }
+
+    fn index(&self) -> std::sync::RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn index_mut(&self) -> std::sync::RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what is there after a start. `machine` tells where a machine's
+    /// files are, for generations that were not finished.
+    pub fn load(&self, machine: impl Fn(&MachineId) -> PathBuf) -> Result<()> {
+        let Found { whole, making } = self.files.survey()?;
+        for id in making {
+            let owner = self.files.unfinished_manifest(&id).and_then(|bytes| self.decode(&bytes).ok());
+            let owner = owner.and_then(|generation| generation.machine);
+            tracing::info!(generation = %id, "undoing a generation that was not finished");
+            self.files.put_back(&id, &owner.map_or_else(PathBuf::new, |id| machine(&id)))?;
+        }
+        for (id, manifest) in whole {
+            match self.decode(&manifest) {
+                Ok(generation) if generation.id == id => self.add(Arc::new(generation)),
+                _ => tracing::error!(generation = %id, "its manifest does not verify; left alone"),
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, generation: Arc<Generation>) {
+        let mut index = self.index_mut();
+        if let Some(machine) = &generation.machine {
+            let key = (generation.created, generation.id.clone());
+            index.machines.entry(machine.clone()).or_default().insert(key, generation.clone());
+        }
+        index.all.insert(generation.id.clone(), generation);
+    }
+
+    /// Freezes a machine's files. `manifest` says everything but the device
+    /// state's checksum, which is taken here.
+    pub async fn freeze(&self, mut manifest: Generation, from: PathBuf, way: Way) -> Result<Arc<Generation>> {
+        let files = self.files.clone();
+        let (size, sum) = blocking({
+            let from = from.clone();
+            move || fingerprint(&from)
+        })
+        .await?;
+        (manifest.state_size, manifest.state_sha256) = (size, sum);
+        let bytes = self.encode(&manifest)?;
+        let id = manifest.id.clone();
+        blocking(move || files.freeze(&id, &from, way, &bytes)).await?;
+        let generation = Arc::new(manifest);
+        self.add(generation.clone());
+        Ok(generation)
+    }
+
+    /// Another generation of what one already holds.
+    pub async fn copy(&self, from: &GenerationId, manifest: Generation) -> Result<Arc<Generation>> {
+        self.freeze(manifest, self.files.directory(from), Way::Share).await
+    }
+
+    /// Lays out a generation for a machine, if it verifies and this driver can
+    /// resume it; says why it cannot otherwise.
+    pub async fn thaw(&self, id: &GenerationId, machine: PathBuf, uid: u32) -> Result<()> {
+        self.verify_whole(id).await?;
+        let (files, id) = (self.files.clone(), id.clone());
+        blocking(move || files.thaw(&id, &machine, uid)).await
+    }
+
+    /// Is it as it was signed, its device state included?
+    pub async fn verify_whole(&self, id: &GenerationId) -> Result<()> {
+        let (files, id, expected) = (self.files.clone(), id.clone(), self.verify(id)?);
+        blocking(move || {
+            let (size, sum) = fingerprint(&files.directory(&id))?;
+            if (size, &sum) == (expected.state_size, &expected.state_sha256) {
+                Ok(())
+            } else {
+                Err(damaged("its device state is not what was saved").into())
+            }
+        })
+        .await
+    }
+
+    pub async fn thaw_disk(&self, id: &GenerationId, machine: PathBuf, uid: u32) -> Result<()> {
+        let (files, id) = (self.files.clone(), id.clone());
+        blocking(move || files.thaw_disk(&id, &machine, uid)).await
+    }
+
+    /// The manifest as it is on disk now, its signature checked.
+    fn verify(&self, id: &GenerationId) -> Result<Generation> {
+        let generation = self.decode(&self.files.read_manifest(id)?)?;
+        if generation.id == *id { Ok(generation) } else { Err(damaged("its manifest is another's").into()) }
+    }
+
+    pub fn sync_later(&self, id: &GenerationId) {
+        let (files, id) = (self.files.clone(), id.clone());
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = files.sync(&id) {
+                // Removed meanwhile, most likely.
+                tracing::debug!(generation = %id, error = error.chain(), "cannot sync a generation");
+            }
+        });
+    }
+
+    pub fn get(&self, id: &GenerationId) -> Option<Arc<Generation>> {
+        self.index().all.get(id).cloned()
+    }
+
+    /// A machine's generations, newest first.
+    pub fn of(&self, machine: &MachineId) -> Vec<Arc<Generation>> {
+        let index = self.index();
+        index.machines.get(machine).into_iter().flat_map(|all| all.values().rev().cloned()).collect()
+    }
+
+    pub fn point(&self, machine: &MachineId, point: &Point) -> Result<Arc<Generation>, Refusal> {
+        let mut all = self.of(machine).into_iter();
+        let found = match point {
+            Point::Label(label) => all.find(|one| matches!(&one.why, Why::Snapshot(own) if own == label)),
+            Point::Automatic(place) => {
+                all.filter(|one| one.why.is_automatic()).nth((*place as usize).saturating_sub(1))
+            }
+        };
+        found.ok_or_else(|| {
+            Refusal::new(Code::NotFound, format!("there is no '{point}'"), "see them with 'snapshots NAME'")
+        })
+    }
+
+    pub fn template(&self, fits: impl Fn(&Generation, &str) -> bool) -> Option<Arc<Generation>> {
+        let index = self.index();
+        index
+            .all
+            .values()
+            .find(|one| matches!(&one.why, Why::Template { version } if fits(one, version)))
+            .cloned()
+    }
+
+    pub fn templates(&self) -> Vec<Arc<Generation>> {
+        let index = self.index();
+        index.all.values().filter(|one| matches!(one.why, Why::Template { .. })).cloned().collect()
+    }
+
+    pub fn occupied(&self, id: &GenerationId) -> ByteSize {
+        self.files.occupied(id)
+    }
+
+    /// Someone sleeps in it: it stays.
+    pub fn hold(&self, id: &GenerationId) {
+        *self.index_mut().holds.entry(id.clone()).or_default() += 1;
+    }
+
+    /// Nobody does any more, perhaps; what nobody needs then goes.
+    pub async fn release(&self, id: &GenerationId) {
+        {
+            let mut index = self.index_mut();
+            if let Some(count) = index.holds.get_mut(id) {
+                *count -= 1;
+                if *count == 0 {
+                    index.holds.remove(id);
+                }
+            }
+        }
+        if let Some(machine) = self.get(id).and_then(|generation| generation.machine.clone()) {
+            self.age(&machine).await;
+        }
+    }
+
+    /// Lets go of what policy keeps no longer.
+    pub async fn age(&self, machine: &MachineId) {
+        let mut automatic = 0;
+        for generation in self.of(machine) {
+            let outdated = match generation.why {
+                Why::Sleep | Why::Restore => {
+                    automatic += 1;
+                    automatic > self.keep
+                }
+                Why::Fork => true,
+                Why::Snapshot(_) | Why::Template { .. } => false,
+            };
+            if outdated && !self.index().holds.contains_key(&generation.id) {
+                self.forget(&generation.id).await;
+            }
+        }
+    }
+
+    /// Everything of a machine that is gone, but what its children still sleep in.
+    pub async fn forget_machine(&self, machine: &MachineId) {
+        for generation in self.of(machine) {
+            if !self.index().holds.contains_key(&generation.id) {
+                self.forget(&generation.id).await;
+            }
+        }
+    }
+
+    /// What a crash left that nobody needs: captures for forks, and points in
+    /// time of machines that are gone.
+    pub async fn sweep(&self, exists: impl Fn(&MachineId) -> bool) {
+        let all: Vec<_> = self.index().all.values().cloned().collect();
+        for generation in all {
+            let Some(machine) = &generation.machine else { continue };
+            let orphan = generation.why == Why::Fork || !exists(machine);
+            if orphan && !self.index().holds.contains_key(&generation.id) {
+                self.forget(&generation.id).await;
+            }
+        }
+    }
+
+    pub async fn remove(&self, id: &GenerationId) -> Result<()> {
+        if self.index().holds.contains_key(id) {
+            let hint = "wake it first, then try again";
+            return Err(Refusal::new(Code::Conflict, "a machine sleeps in that point in time", hint).into());
+        }
+        self.forget(id).await;
+        Ok(())
+    }
+
+    async fn forget(&self, id: &GenerationId) {
+        {
+            let mut index = self.index_mut();
+            if let Some(generation) = index.all.remove(id)
+                && let Some(machine) = &generation.machine
+                && let Some(all) = index.machines.get_mut(machine)
+            {
+                all.remove(&(generation.created, id.clone()));
+            }
+        }
+        let (files, id) = (self.files.clone(), id.clone());
+        if let Err(error) = blocking(move || files.remove(&id)).await {
+            tracing::error!(error = error.chain(), "cannot remove a generation");
+        }
+    }
+
+    fn encode(&self, generation: &Generation) -> Result<Vec<u8>> {
+        let record = |source| Error::Record { what: "a generation", source };
+        let signed = serde_json::to_vec(generation).map_err(record)?;
+        let signature = hex(&self.key.sign(&signed).to_bytes());
+        serde_json::to_vec_pretty(&Manifest { generation: generation.clone(), signature }).map_err(record)
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Generation> {
+        let manifest: Manifest =
+            serde_json::from_slice(bytes).map_err(|_| damaged("its manifest does not decode"))?;
+        let signed = serde_json::to_vec(&manifest.generation)
+            .map_err(|source| Error::Record { what: "a generation", source })?;
+        let signature = unhex(&manifest.signature).and_then(|bytes| Signature::from_slice(&bytes).ok());
+        let verifies = signature.is_some_and(|signature| self.key.verify(&signed, &signature).is_ok());
+        if verifies {
+            Ok(manifest.generation)
+        } else {
+            Err(damaged("its manifest is not signed by this host").into())
+        }
+    }
+}
+
+/// A manifest for a machine as it is now, but for the device state.
+pub fn manifest(machine: &Machine, why: Why, driver: &dyn berth_hypervisor::Driver) -> Generation {
+    Generation {
+        generation: berth_types::RECORD_GENERATION,
+        id: GenerationId::random(),
+        why,
+        machine: Some(machine.id.clone()),
+        owner: Some(machine.owner.clone()),
+        name: machine.name.clone(),
+        created: jiff::Timestamp::now(),
+        image: machine.image.clone(),
+        cpus: machine.cpus,
+        memory: machine.memory,
+        disk: machine.disk,
+        driver: driver.name().to_owned(),
+        driver_version: driver.version().to_owned(),
+        state_size: 0,
+        state_sha256: String::new(),
+    }
+}
+
+fn damaged(what: &str) -> Refusal {
+    Refusal::new(Code::Failed, format!("that point in time cannot be used: {what}"), "choose another one")
+}
+
+/// Made on the first start, readable by root alone.
+fn signing_key(path: &Path) -> Result<SigningKey> {
+    match std::fs::read(path) {
+        Ok(bytes) => {
+            let bytes: [u8; 32] =
+                bytes.as_slice().try_into().map_err(std::io::Error::other).file("read", path)?;
+            Ok(SigningKey::from_bytes(&bytes))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let mut bytes = [0; 32];
+            getrandom::fill(&mut bytes)
+                .map_err(|error| std::io::Error::other(error.to_string()))
+                .file("make", path)?;
+            let mut options = std::fs::OpenOptions::new();
+            let mut file =
+                options.write(true).create_new(true).mode(0o600).open(path).file("create", path)?;
+            file.write_all(&bytes).and_then(|()| file.sync_all()).file("write", path)?;
+            Ok(SigningKey::from_bytes(&bytes))
+        }
+        Err(error) => Err(error).file("read", path),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}

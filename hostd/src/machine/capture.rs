@@ -1,0 +1,123 @@
+//! Points in time: frozen while the machine goes on, and gone back to.
+
+use super::actor::Actor;
+use crate::{
+    archive,
+    error::{Error, Result},
+    fault,
+    storage::Way,
+};
+use berth_types::{Code, Event, Generation, Point, Refusal, State, Why, next};
+use std::sync::Arc;
+
+impl Actor {
+    /// Freezes this moment. The generation is returned held.
+    pub async fn capture(&mut self, why: Why) -> Result<Arc<Generation>> {
+        if let Why::Snapshot(label) = &why {
+            let taken = self.host.archive.point(&self.record.id, &Point::Label(label.clone())).is_ok();
+            if taken {
+                let hint = format!("choose another label, or 'snapshot rm {} {label}'", self.record.name);
+                return Err(Refusal::new(
+                    Code::Conflict,
+                    format!("there is a snapshot '{label}' already"),
+                    hint,
+                )
+                .into());
+            }
+        }
+        self.host.storage.admit(berth_types::ByteSize(0))?;
+        let archive = &self.host.archive;
+        let generation = match (self.record.state, self.record.sleeps_in.clone()) {
+            (State::Running, _) => self.capture_running(why).await?,
+            (State::Paused, _) => self.freeze(why).await?,
+            // Asleep, or not started since a restore: what it sleeps in is frozen already.
+            (_, Some(asleep)) if why == Why::Fork => {
+                archive.get(&asleep).ok_or_else(|| Error::Guest("its memory is missing".into()))?
+            }
+            (_, Some(asleep)) => {
+                archive.copy(&asleep, archive::manifest(&self.record, why, self.host.driver.as_ref())).await?
+            }
+            // Only a disk.
+            (State::Stopped | State::Failed, None) => {
+                let directory = self.host.storage.directory(&self.record.id);
+                let manifest = archive::manifest(&self.record, why, self.host.driver.as_ref());
+                archive.freeze(manifest, directory, Way::Share).await?
+            }
+            (state, None) => {
+                let message = format!("the machine is {state}");
+                return Err(Refusal::new(Code::Conflict, message, "try again in a moment").into());
+            }
+        };
+        self.host.archive.hold(&generation.id);
+        self.host.archive.sync_later(&generation.id);
+        Ok(generation)
+    }
+
+    async fn capture_running(&mut self, why: Why) -> Result<Arc<Generation>> {
+        // 1. What a reflink would have to flush is flushed while the machine runs.
+        self.host.storage.presync(&self.record.id).await?;
+        // 2. It stands still for milliseconds.
+        self.quiesce().await?;
+        fault::point("capture.frozen");
+        let frozen = self.freeze(why).await;
+        // 3. It goes on, whatever became of that.
+        self.go_on().await;
+        frozen
+    }
+
+    /// Devices saved, files shared. The vCPUs stand still.
+    async fn freeze(&mut self, why: Why) -> Result<Arc<Generation>> {
+        let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
+        up.powered.vm.save().await?;
+        fault::point("capture.saved");
+        let directory = self.host.storage.directory(&self.record.id);
+        let manifest = archive::manifest(&self.record, why, self.host.driver.as_ref());
+        let frozen = self.host.archive.freeze(manifest, directory, Way::Share).await;
+        // Device state must never meet RAM that has gone on without it.
+        self.host.storage.forget_state(&self.record.id);
+        fault::point("capture.shared");
+        frozen
+    }
+
+    /// Goes back to a point in time. What is now becomes a generation first.
+    /// True: it was up, and should be again.
+    pub async fn restore(&mut self, point: &Point) -> Result<bool> {
+        // 1. Where to, before anything is touched.
+        let target = self.host.archive.point(&self.record.id, point)?;
+        self.host.archive.verify_whole(&target.id).await?;
+        self.host.archive.hold(&target.id);
+        let was_up = matches!(self.record.state, State::Running | State::Paused);
+        // 2. What is now, aside.
+        if let Err(error) = self.set_aside().await {
+            self.host.archive.release(&target.id).await;
+            return Err(error);
+        }
+        fault::point("restore.aside");
+        // 3. It sleeps in the past from here on; waking does the rest.
+        if let Some(before) = self.record.sleeps_in.replace(target.id.clone()) {
+            let host = self.host.clone();
+            tokio::spawn(async move { host.archive.release(&before).await });
+        }
+        self.record.failure = None;
+        let memory = target.state_size > 0;
+        let state = if memory { State::Asleep } else { State::Stopped };
+        self.become_state(state).await?;
+        fault::point("restore.set");
+        Ok(was_up || memory)
+    }
+
+    /// Leaves the machine without a process and without files of its own.
+    async fn set_aside(&mut self) -> Result<()> {
+        match self.record.state {
+            State::Running | State::Paused => self.suspend(Why::Restore).await,
+            State::Asleep => Ok(()),
+            State::Stopped | State::Failed if self.record.sleeps_in.is_some() => Ok(()),
+            State::Stopped | State::Failed => {
+                let directory = self.host.storage.directory(&self.record.id);
+                let manifest = archive::manifest(&self.record, Why::Restore, self.host.driver.as_ref());
+                self.host.archive.freeze(manifest, directory, Way::Move).await.map(drop)
+            }
+            state => next(state, Event::Suspend).map(drop).map_err(Error::from),
+        }
+    }
+}

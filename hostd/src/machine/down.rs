@@ -1,0 +1,144 @@
+//! The ways down: a stop, an end of its own, a failure, a removal.
+
+use super::actor::{Actor, Up};
+use crate::{
+    error::Result,
+    guest::{Control, GuestError, printable},
+    machine::up::Powered,
+};
+use berth_hypervisor::Exit;
+use berth_types::{Event, Failure, Machine, State, next};
+use jiff::Timestamp;
+use tokio::time::timeout;
+
+impl Actor {
+    /// Disk only: memory is let go, and a sleeping machine's disk becomes its own again.
+    pub async fn stop(&mut self) -> Result<()> {
+        let state = next(self.record.state, Event::Stop)?;
+        if self.record.state == State::Paused {
+            // It has to run to shut down.
+            self.unpause().await?;
+        }
+        self.record.failure = None;
+        if self.up.is_none() {
+            self.wake_disk_only().await?;
+            return self.become_state(State::Stopped).await;
+        }
+        self.become_state(state).await?;
+        let Some(mut up) = self.up.take() else { return Ok(()) };
+        up.monitor = None;
+        self.ask_to_shut_down(&up.powered).await;
+        self.power_off(up).await;
+        self.down(Event::Down).await;
+        Ok(())
+    }
+
+    /// The disk that it slept with; the generation stays, as policy says.
+    async fn wake_disk_only(&mut self) -> Result<()> {
+        let Some(asleep) = self.record.sleeps_in.clone() else { return Ok(()) };
+        let directory = self.host.storage.directory(&self.record.id);
+        self.host.archive.thaw_disk(&asleep, directory, self.record.uid).await?;
+        self.record.sleeps_in = None;
+        self.record.runtime = None;
+        if let Some(kept) = self.kept.take() {
+            self.host.networks.release(&kept.network.name);
+        }
+        self.persist().await?;
+        let host = self.host.clone();
+        tokio::spawn(async move { host.archive.release(&asleep).await });
+        Ok(())
+    }
+
+    /// A clean shutdown if the guest is able to, within the configured time.
+    async fn ask_to_shut_down(&self, powered: &Powered) {
+        let limit = self.host.config.machine.stop_timeout.duration();
+        let clean = timeout(limit, async {
+            let mut control = Control::when_up(&powered.network.link).await?;
+            control.shut_down().await?;
+            powered.vm.wait().await;
+            Ok::<_, GuestError>(())
+        });
+        if !matches!(clean.await, Ok(Ok(()))) {
+            tracing::warn!(machine = %self.record.id, "did not shut down in time; its power is cut");
+        }
+    }
+
+    async fn power_off(&self, up: Up) {
+        up.powered.cut(&self.host).await;
+        self.host.storage.forget_memory(&self.record.id);
+    }
+
+    pub async fn exited(&mut self, exit: Exit) {
+        let Some(up) = self.up.take() else { return };
+        self.power_off(up).await;
+        match exit {
+            Exit::Clean => self.down(Event::Down).await,
+            Exit::Reboot => {
+                self.down(Event::Down).await;
+                self.start(Vec::new()).await;
+            }
+            other => self.broke(other.to_string()).await,
+        }
+    }
+
+    pub async fn lost(&mut self, reason: String) {
+        if let Some(up) = self.up.take() {
+            self.power_off(up).await;
+        }
+        self.broke(reason).await;
+    }
+
+    pub async fn broke(&mut self, reason: String) {
+        let reason = match last_line(&self.host.storage.console(&self.record.id, 4096)) {
+            Some(line) => format!("{}; its console ends: {line}", printable(&reason)),
+            None => printable(&reason),
+        };
+        tracing::warn!(machine = %self.record.id, reason, "a machine failed");
+        self.record.failure = Some(Failure { reason, at: Timestamp::now() });
+        self.down(Event::Broke).await;
+    }
+
+    /// The process is gone; the record follows.
+    pub async fn down(&mut self, event: Event) {
+        self.record.runtime = None;
+        self.paused = None;
+        let state = match next(self.record.state, event) {
+            // Its memory is still where it slept: a start that failed lost nothing.
+            Ok(State::Stopped) if self.record.sleeps_in.is_some() => State::Asleep,
+            Ok(state) => state,
+            Err(_) => return,
+        };
+        if let Err(error) = self.become_state(state).await {
+            tracing::error!(machine = %self.record.id, error = error.chain(), "cannot write a record");
+        }
+    }
+
+    pub async fn remove(&mut self) -> Result<()> {
+        // 1. From here on a crash finishes the removal.
+        let state = next(self.record.state, Event::Remove)?;
+        self.become_state(state).await?;
+        // 2. No process, no network.
+        if let Some(up) = self.up.take() {
+            up.powered.cut(&self.host).await;
+        }
+        if let Some(kept) = self.kept.take() {
+            self.host.networks.release(&kept.network.name);
+        }
+        // 3. No files, no record, no points in time.
+        self.host.storage.remove(&self.record.id).await?;
+        if let Some(asleep) = self.record.sleeps_in.take() {
+            self.host.archive.release(&asleep).await;
+        }
+        self.host.archive.forget_machine(&self.record.id).await;
+        self.host.store.remove_machine(&self.record.id).await?;
+        // 4. The name and the quota are free.
+        let Machine { owner, name, id, disk, .. } = &self.record;
+        self.host.fleet.forget(owner, name, id);
+        self.host.ledger.forget_machine(owner, *disk);
+        Ok(())
+    }
+}
+
+fn last_line(console: &str) -> Option<String> {
+    console.lines().rev().map(printable).find(|line| !line.trim().is_empty())
+}

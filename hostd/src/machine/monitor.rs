@@ -1,0 +1,198 @@
+//! The monitor of a machine that runs: is the guest still there, and does it
+//! do anything?
+
+use crate::{
+    guest::{Control, GuestError},
+    host::Host,
+    net::Link,
+};
+use berth_guest_protocol::Vitals;
+use berth_hypervisor::Vm;
+use berth_types::Activity;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
+
+const EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
+/// A job in the foreground of a terminal counts for this long after it last
+/// used CPU or moved bytes.
+const JOB: Duration = Duration::from_secs(3_600);
+
+pub struct Monitor {
+    task: JoinHandle<()>,
+    activity: watch::Receiver<Activity>,
+    lost: watch::Receiver<Option<String>>,
+}
+
+/// One look at the monitor's news.
+pub struct News {
+    activity: watch::Receiver<Activity>,
+    lost: watch::Receiver<Option<String>>,
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Monitor {
+    pub fn start(host: Arc<Host>, vm: Arc<dyn Vm>, link: Link, control: Control) -> Self {
+        let (seen, activity) = watch::channel(Activity::default());
+        let (gone, lost) = watch::channel(None);
+        let task = tokio::spawn(async move {
+            let reason = watch(&host, vm, link, control, seen).await;
+            gone.send_replace(Some(reason));
+            // Whoever waits must not take the end of this task for another.
+            std::future::pending::<()>().await;
+        });
+        Self { task, activity, lost }
+    }
+
+    pub fn activity(&self) -> watch::Receiver<Activity> {
+        self.activity.clone()
+    }
+
+    pub fn watch(&self) -> News {
+        let mut activity = self.activity.clone();
+        activity.mark_unchanged();
+        News { activity, lost: self.lost.clone() }
+    }
+}
+
+impl News {
+    /// Returns when it was seen once more, or with the reason why it is lost.
+    pub async fn next(&mut self) -> Result<(), String> {
+        tokio::select! {
+            // The guard must not live on into the next wait.
+            lost = async { self.lost.wait_for(Option::is_some).await.ok().and_then(|lost| lost.clone()) } => {
+                Err(lost.unwrap_or_default())
+            }
+            // It fails when the monitor has ended: then the reason is on its way.
+            Ok(()) = self.activity.changed() => Ok(()),
+        }
+    }
+}
+
+/// Looks now and then. Returns only when the guest counts as lost.
+///
+/// A guest on a busy host may be slow, and its connection may break without
+/// harm, so only silence for the whole of the configured time counts. Garbage
+/// counts at once: whatever speaks there is not guest-init any more.
+async fn watch(
+    host: &Host,
+    vm: Arc<dyn Vm>,
+    link: Link,
+    mut control: Control,
+    seen: watch::Sender<Activity>,
+) -> String {
+    let patience = host.config.machine.silence_timeout.duration();
+    let mut tracker = Tracker::new(f64::from(host.config.idle.cpu_percent), vm.cpu_time());
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let deadline = Instant::now() + patience;
+        let vitals = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match control.vitals(left).await {
+                Ok(vitals) => break vitals,
+                Err(GuestError::Silent) => return silent(patience),
+                Err(error @ (GuestError::Protocol(_) | GuestError::Refused(_))) => return error.to_string(),
+                Err(GuestError::Io(_)) => match timeout_at(deadline, Control::when_up(&link)).await {
+                    Ok(Ok(fresh)) => control = fresh,
+                    Ok(Err(error)) => return error.to_string(),
+                    Err(_) => return silent(patience),
+                },
+            }
+        };
+        seen.send_replace(tracker.see(&vitals, vm.cpu_time(), Instant::now()));
+    }
+}
+
+fn silent(patience: Duration) -> String {
+    format!("the guest has not answered for {} s", patience.as_secs())
+}
+
+/// Turns samples into how long nothing has spoken against resting.
+struct Tracker {
+    threshold: f64,
+    cpu: u64,
+    moved: u64,
+    at: Instant,
+    last_moved: Instant,
+    last_worked: Instant,
+    last_active: Instant,
+}
+
+impl Tracker {
+    fn new(threshold: f64, cpu: u64) -> Self {
+        let now = Instant::now();
+        Self { threshold, cpu, moved: 0, at: now, last_moved: now, last_worked: now, last_active: now }
+    }
+
+    fn see(&mut self, vitals: &Vitals, cpu: u64, now: Instant) -> Activity {
+        let wall = now.duration_since(self.at).as_nanos().max(1) as f64;
+        let percent = cpu.saturating_sub(self.cpu) as f64 / wall * 100.0;
+        if vitals.moved != self.moved {
+            self.last_moved = now;
+            self.last_worked = now;
+            self.last_active = now;
+        }
+        if percent >= self.threshold {
+            self.last_worked = now;
+            self.last_active = now;
+        }
+        let job = vitals.busy_terminals > 0 && now.duration_since(self.last_worked) < JOB;
+        if vitals.commands > 0 || job {
+            self.last_active = now;
+        }
+        (self.cpu, self.moved, self.at) = (cpu, vitals.moved, now);
+        let since = |then| u64::try_from(now.duration_since(then).as_millis()).unwrap_or(u64::MAX);
+        Activity {
+            commands: vitals.commands,
+            terminals: vitals.terminals,
+            busy_terminals: vitals.busy_terminals,
+            cpu_percent: percent as f32,
+            quiet_ms: since(self.last_moved),
+            idle_ms: since(self.last_active),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(vitals: impl Fn(u64) -> Vitals, cpu_percent: u64, seconds: u64) -> Activity {
+        let start = Instant::now();
+        let mut tracker = Tracker::new(10.0, 0);
+        let mut last = Activity::default();
+        for second in 1..=seconds {
+            let cpu = second * cpu_percent * 10_000_000;
+            last = tracker.see(&vitals(second), cpu, start + Duration::from_secs(second));
+        }
+        last
+    }
+
+    #[tokio::test]
+    async fn an_open_but_silent_session_is_idle() {
+        let seen = samples(|_| Vitals { terminals: 2, ..Vitals::default() }, 1, 600);
+        assert!(seen.idle_ms >= 599_000, "{seen:?}");
+    }
+
+    #[tokio::test]
+    async fn work_in_the_background_is_not_idle() {
+        assert_eq!(samples(|_| Vitals::default(), 80, 600).idle_ms, 0);
+        assert_eq!(samples(|_| Vitals { commands: 1, ..Vitals::default() }, 0, 600).idle_ms, 0);
+        assert_eq!(samples(|second| Vitals { moved: second, ..Vitals::default() }, 0, 600).idle_ms, 0);
+    }
+
+    #[tokio::test]
+    async fn a_job_in_the_foreground_counts_for_an_hour() {
+        let job = |_| Vitals { terminals: 1, busy_terminals: 1, ..Vitals::default() };
+        assert_eq!(samples(job, 0, 3_000).idle_ms, 0);
+        assert!(samples(job, 0, 4_000).idle_ms > 300_000);
+    }
+}

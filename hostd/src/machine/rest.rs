@@ -1,0 +1,295 @@
+//! Resting: paused after a short idleness, asleep after a longer one.
+
+use super::{
+    actor::{Actor, Kept},
+    up::{Powered, greet, lost},
+};
+use crate::{
+    archive,
+    error::{Error, Result},
+    fault,
+    guest::Control,
+    idle::{self, Rest},
+    net::Network,
+    storage::Way,
+};
+use berth_types::{Event, State, Why, next};
+use jiff::Timestamp;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a guest may take to freeze its processes.
+const FREEZE: Duration = Duration::from_secs(20);
+/// How often a sleeping machine's connections are counted.
+const COUNT: Duration = Duration::from_secs(60);
+
+impl Actor {
+    // ---- what is due when ----
+
+    /// The next moment at which something has to be decided without news.
+    pub fn deadline(&self) -> Option<Instant> {
+        let record = &self.record;
+        let clock = [record.expires, record.schedule.map(|schedule| schedule.at)];
+        let clock = clock.into_iter().flatten().map(from_now);
+        let paused = self.paused.zip(self.policy().sleep).map(|(since, sleep)| since + sleep.duration());
+        let count = self.kept.as_ref().map(|_| Instant::now() + COUNT);
+        clock.chain(paused).chain(count).min()
+    }
+
+    /// Something may be due. True when the machine is gone.
+    pub async fn due(&mut self) -> bool {
+        let now = Timestamp::now();
+        if self.record.expires.is_some_and(|expires| expires <= now) {
+            tracing::info!(machine = %self.record.id, "its time is over");
+            match self.remove().await {
+                Ok(()) => return true,
+                Err(error) => {
+                    tracing::error!(machine = %self.record.id, error = error.chain(), "cannot remove it");
+                    // Not again at once.
+                    self.record.expires = now.checked_add(jiff::SignedDuration::from_secs(60)).ok();
+                }
+            }
+        }
+        if let Some(schedule) = self.record.schedule.filter(|schedule| schedule.at <= now) {
+            tracing::info!(machine = %self.record.id, "woken by its schedule");
+            self.record.schedule = schedule.after(now);
+            let _ = self.persist().await;
+            if self.record.state != State::Running {
+                self.start(Vec::new()).await;
+            }
+        }
+        self.rest(now).await;
+        self.let_go_of_network().await;
+        false
+    }
+
+    fn policy(&self) -> berth_types::IdlePolicy {
+        self.record.idle.unwrap_or(self.host.config.idle.policy())
+    }
+
+    async fn rest(&mut self, now: Timestamp) {
+        let awake = self.record.keepalive_until.is_some_and(|until| until > now);
+        let rest = match (self.record.state, &self.up) {
+            (State::Running, Some(up)) => {
+                let activity = up.monitor.as_ref().map(|monitor| monitor.activity().borrow().clone());
+                activity.map_or(Rest::Stay, |activity| idle::decide(self.policy(), &activity, awake))
+            }
+            (State::Paused, Some(_)) if !awake => {
+                let idle = self.paused.map_or(Duration::ZERO, |since| since.elapsed());
+                if self.policy().sleep.is_some_and(|sleep| idle >= sleep.duration()) {
+                    Rest::Sleep
+                } else {
+                    Rest::Stay
+                }
+            }
+            _ => Rest::Stay,
+        };
+        let result = match rest {
+            Rest::Stay => Ok(()),
+            Rest::Pause => self.pause().await,
+            Rest::Sleep => self.suspend(Why::Sleep).await,
+        };
+        if let Err(error) = result {
+            tracing::warn!(machine = %self.record.id, error = error.chain(), "cannot rest");
+        }
+    }
+
+    // ---- pause ----
+
+    async fn pause(&mut self) -> Result<()> {
+        let state = next(self.record.state, Event::Pause)?;
+        let idle_for = self.idle_for();
+        self.quiesce().await?;
+        if let Some(up) = &mut self.up {
+            up.monitor = None;
+            up.alarm = up.powered.network.link.alarm().await.ok();
+        }
+        self.paused = Instant::now().checked_sub(idle_for);
+        self.become_state(state).await
+    }
+
+    pub async fn unpause(&mut self) -> Result<()> {
+        let state = next(self.record.state, Event::Start)?;
+        let Some(mut up) = self.up.take() else { return Err(Error::Guest("it has no process".into())) };
+        up.alarm = None;
+        self.record.state = state;
+        let going = async {
+            up.powered.vm.resume().await?;
+            greet(&self.host, &self.record, &up.powered).await
+        };
+        match going.await {
+            Ok(control) => self.went_up(up.powered, control).await,
+            Err(error) => {
+                up.powered.cut(&self.host).await;
+                Err(error)
+            }
+        }
+    }
+
+    fn idle_for(&self) -> Duration {
+        let activity = self.up.as_ref().and_then(|up| up.monitor.as_ref()).map(|monitor| monitor.activity());
+        activity.map_or(Duration::ZERO, |activity| Duration::from_millis(activity.borrow().idle_ms))
+    }
+
+    // ---- sleep ----
+
+    /// Freezes the user's processes, then stops the vCPUs. If the guest does
+    /// not confirm, it goes on as before.
+    pub async fn quiesce(&mut self) -> Result<()> {
+        let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
+        let link = &up.powered.network.link;
+        let frozen = async {
+            let mut control = tokio::time::timeout(FREEZE, Control::when_up(link))
+                .await
+                .map_err(|_| Error::Guest("the guest does not answer".into()))?
+                .map_err(lost)?;
+            let frozen = control.freeze(FREEZE).await.map_err(lost);
+            if frozen.is_err() {
+                let _ = control.thaw(FREEZE).await;
+            }
+            frozen
+        };
+        frozen.await?;
+        if let Err(error) = up.powered.vm.pause().await {
+            self.go_on().await;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Back from a quiesce that led nowhere, or has served its purpose.
+    pub async fn go_on(&mut self) {
+        let Some(up) = &self.up else { return };
+        let going = async {
+            up.powered.vm.resume().await?;
+            let mut control = Control::when_up(&up.powered.network.link).await.map_err(lost)?;
+            control.thaw(FREEZE).await.map_err(lost)
+        };
+        let limited = tokio::time::timeout(FREEZE, going).await;
+        if let Ok(Err(error)) = limited {
+            // The monitor will find it lost if it is.
+            tracing::error!(machine = %self.record.id, error = error.chain(), "cannot go on after a capture");
+        }
+    }
+
+    /// Memory and devices to disk, and no process left.
+    pub async fn suspend(&mut self, why: Why) -> Result<()> {
+        if self.record.state == State::Asleep {
+            return Ok(());
+        }
+        let before = self.record.state;
+        // 1. Intent.
+        let state = next(before, Event::Suspend)?;
+        self.become_state(state).await?;
+        fault::point("sleep.intent");
+        // 2. Everything stands still, and the devices are saved.
+        if let Err(error) = self.save(before == State::Paused).await {
+            self.give_up_suspending().await;
+            return Err(error);
+        }
+        // 3. The process ends; what it had is in its files.
+        let Some(up) = self.up.take() else { return Err(Error::Guest("it has no process".into())) };
+        let Powered { vm, mut network, .. } = up.powered;
+        if let Err(error) = vm.kill().await {
+            tracing::error!(machine = %self.record.id, %error, "cannot end a hypervisor");
+        }
+        fault::point("sleep.ended");
+        // 4. The files become a generation.
+        let manifest = archive::manifest(&self.record, why, self.host.driver.as_ref());
+        let directory = self.host.storage.directory(&self.record.id);
+        let generation = match self.host.archive.freeze(manifest, directory, Way::Move).await {
+            Ok(generation) => generation,
+            Err(error) => {
+                self.host.networks.release(&network.name);
+                self.broke(format!("it could not be put to sleep: {}", error.chain())).await;
+                return Err(error);
+            }
+        };
+        self.host.archive.hold(&generation.id);
+        fault::point("sleep.moved");
+        // 5. The record follows. Open connections keep the network.
+        self.record.sleeps_in = Some(generation.id.clone());
+        self.paused = None;
+        if network.taps.is_none() {
+            network.taps = self.host.networks.taps(&network).await.ok();
+        }
+        self.keep(network).await;
+        let state = next(self.record.state, Event::Slept)?;
+        self.become_state(state).await?;
+        // 6. Durable, and no more than policy keeps: off everybody's path.
+        let host = self.host.clone();
+        let machine = self.record.id.clone();
+        tokio::spawn(async move {
+            host.archive.sync_later(&generation.id);
+            host.archive.age(&machine).await;
+        });
+        Ok(())
+    }
+
+    async fn save(&mut self, quiet: bool) -> Result<()> {
+        if !quiet {
+            self.quiesce().await?;
+        }
+        fault::point("sleep.frozen");
+        let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
+        up.powered.vm.save().await?;
+        fault::point("sleep.saved");
+        Ok(())
+    }
+
+    async fn give_up_suspending(&mut self) {
+        self.host.storage.forget_state(&self.record.id);
+        if self.up.as_ref().is_some_and(|up| up.monitor.is_none()) {
+            // It was paused; it runs now, which is safe.
+            self.record.state = State::Paused;
+            if let Err(error) = self.unpause().await {
+                self.broke(error.chain()).await;
+            }
+            return;
+        }
+        self.go_on().await;
+        match next(self.record.state, Event::Up) {
+            Ok(state) => {
+                let _ = self.become_state(state).await;
+            }
+            Err(refusal) => tracing::error!(%refusal, "cannot give up suspending"),
+        }
+    }
+
+    // ---- the network of a machine that sleeps ----
+
+    /// Keeps a network for as long as somebody is connected to the guest.
+    pub async fn keep(&mut self, network: Network) {
+        let connected = network.link.connections().await.unwrap_or(0) > 0;
+        let alarm = if connected { network.link.alarm().await.ok() } else { None };
+        if connected && alarm.is_some() {
+            self.record.runtime = Some(berth_types::Runtime {
+                pid: 0,
+                started: 0,
+                netns: network.name.clone(),
+                driver: self.host.driver.name().to_owned(),
+                since: Timestamp::now(),
+            });
+            self.kept = Some(Kept { network, alarm });
+        } else {
+            self.host.networks.release(&network.name);
+            self.record.runtime = None;
+        }
+    }
+
+    async fn let_go_of_network(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            let before = kept.network.name.clone();
+            self.keep(kept.network).await;
+            if self.kept.is_none() {
+                tracing::debug!(machine = %self.record.id, network = before, "nobody is connected any more");
+                let _ = self.persist().await;
+            }
+        }
+    }
+}
+
+fn from_now(at: Timestamp) -> Instant {
+    let left = at.duration_since(Timestamp::now());
+    Instant::now() + Duration::try_from(left).unwrap_or(Duration::ZERO)
+}

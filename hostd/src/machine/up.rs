@@ -1,0 +1,376 @@
+//! Bringing a machine up: from its disk, from its memory, or from a pause.
+
+use super::{
+    Answer, Ask,
+    actor::{Actor, Up, reply},
+    monitor::Monitor,
+};
+use crate::{
+    error::{Error, Result},
+    fault,
+    guest::{Control, GuestError, printable},
+    host::Host,
+    ledger::MemoryLease,
+    net::Network,
+};
+use berth_hypervisor::{Launch, Origin, Vm};
+use berth_types::{Code, Event, Failure, Machine, Refusal, Runtime, State, next};
+use jiff::Timestamp;
+use std::{sync::Arc, time::Duration};
+
+/// How long a guest that answers may take to repair itself.
+const REPAIR: Duration = Duration::from_secs(30);
+
+/// A hypervisor that runs, and what it holds.
+pub struct Powered {
+    pub vm: Arc<dyn Vm>,
+    pub network: Network,
+    /// Given back with the rest.
+    pub _memory: MemoryLease,
+}
+
+impl Powered {
+    /// Ends it and gives everything back.
+    pub async fn cut(self, host: &Host) {
+        if let Err(error) = self.vm.kill().await {
+            tracing::error!(%error, "cannot end a hypervisor");
+        }
+        host.networks.release(&self.network.name);
+    }
+}
+
+/// Memory and a network, before there is a process. The caller writes the
+/// network down before it goes on, so that a crash leaves nothing unowned.
+pub async fn prepare(host: &Host, machine: &Machine) -> Result<(MemoryLease, Network)> {
+    // 1. The pool must have room for the machine's RAM, which is a file there.
+    host.storage.admit(machine.memory)?;
+    // 2. Memory: given back when the lease is dropped.
+    let memory = host.ledger.admit_memory(&machine.owner, machine.memory)?;
+    // 3. A network: the caller releases it if anything after this fails.
+    let network = host.networks.take().await?;
+    Ok((memory, network))
+}
+
+/// Starts the hypervisor. Short, and not to be interrupted: a process that was
+/// started is always returned.
+pub async fn power(
+    host: &Host,
+    machine: &Machine,
+    memory: MemoryLease,
+    network: Network,
+    origin: Origin,
+) -> Result<Powered, (Error, MemoryLease, Network)> {
+    let powered = async {
+        let image = host.storage.image(&machine.image).ok_or_else(|| missing_image(&machine.image))?;
+        let Some(taps) = &network.taps else {
+            return Err(Error::Guest("its network has no taps".into()));
+        };
+        let taps = taps.share().map_err(|source| Error::Io { operation: "share a tap", source })?;
+        let launch = Launch {
+            id: machine.id.clone(),
+            directory: host.storage.directory(&machine.id),
+            socket: host.vm_socket(&machine.id),
+            cpus: machine.cpus,
+            memory: machine.memory,
+            uid: machine.uid,
+            kernel: image.kernel,
+            initrd: image.initrd,
+            netns: network.netns.clone(),
+            ctl_tap: taps.ctl,
+            eth_tap: taps.eth,
+            origin,
+        };
+        Ok(host.driver.start(launch).await?)
+    };
+    match powered.await {
+        Ok(vm) => Ok(Powered { vm, network, _memory: memory }),
+        Err(error) => Err((error, memory, network)),
+    }
+}
+
+/// Waits until the guest answers and has set itself right. May be dropped at
+/// any point: it owns nothing.
+pub async fn greet(host: &Host, machine: &Machine, powered: &Powered) -> Result<Control> {
+    let limit = host.config.machine.boot_timeout.duration();
+    let up = async {
+        tokio::select! {
+            control = tokio::time::timeout(limit, Control::when_up(&powered.network.link)) => match control {
+                Ok(control) => control.map_err(lost),
+                Err(_) => Err(Error::Guest(format!("it did not come up within {} s", limit.as_secs()))),
+            },
+            exit = powered.vm.wait() => Err(Error::Guest(format!("it did not come up: {exit}"))),
+        }
+    };
+    let mut control = up.await?;
+    control.repair(machine, REPAIR).await.map_err(lost)?;
+    Ok(control)
+}
+
+impl Actor {
+    pub async fn start(&mut self, mut answers: Vec<Answer>) {
+        if self.record.state == State::Paused && self.up.is_some() {
+            match self.unpause().await {
+                Ok(()) => answers.into_iter().for_each(|answer| reply(answer, Ok(()))),
+                Err(error) => self.did_not_start(error, answers).await,
+            }
+            return;
+        }
+        loop {
+            match self.bring_up().await {
+                Ok(powered) => match self.wait_for_guest(powered, answers).await {
+                    Some(again) => answers = again,
+                    None => return,
+                },
+                Err(error) => return self.did_not_start(error, answers).await,
+            }
+        }
+    }
+
+    /// A hypervisor that outlived hostd. It may have been caught in the middle
+    /// of a pause or a capture, so its vCPUs are told to run.
+    pub async fn adopted(&mut self, powered: Powered) {
+        match powered.vm.resume().await {
+            Ok(()) => {
+                if let Some(answers) = self.wait_for_guest(powered, Vec::new()).await {
+                    self.start(answers).await;
+                }
+            }
+            Err(error) => {
+                powered.cut(&self.host).await;
+                self.did_not_start(error.into(), Vec::new()).await;
+            }
+        }
+    }
+
+    async fn bring_up(&mut self) -> Result<Powered> {
+        if self.host.is_closing() {
+            let hint = "connect again when it is back";
+            return Err(Refusal::new(Code::Unavailable, "the service is stopping", hint).into());
+        }
+        let state = next(self.record.state, Event::Start)?;
+        // 1. What it needs, before there is a process. A network that was kept
+        //    for open connections is used again.
+        let (memory, network) = match self.kept.take() {
+            Some(kept) => {
+                let admitted =
+                    self.host.storage.admit(self.record.memory).map_err(Error::from).and_then(|()| {
+                        Ok(self.host.ledger.admit_memory(&self.record.owner, self.record.memory)?)
+                    });
+                match admitted {
+                    Ok(memory) => (memory, kept.network),
+                    Err(error) => {
+                        self.kept = Some(kept);
+                        return Err(error);
+                    }
+                }
+            }
+            None => prepare(&self.host, &self.record).await?,
+        };
+        // 2. Intent, so that a crash leaves nothing unowned.
+        self.record.runtime = Some(Runtime {
+            pid: 0,
+            started: 0,
+            netns: network.name.clone(),
+            driver: self.host.driver.name().to_owned(),
+            since: Timestamp::now(),
+        });
+        if let Err(error) = self.become_state(state).await {
+            self.host.networks.release(&network.name);
+            return Err(error);
+        }
+        fault::point("wake.intent");
+        // 3. The process, from memory if there is any that can be used.
+        let powered = match self.power_up(memory, network).await {
+            Ok(powered) => powered,
+            Err((error, _, network)) => {
+                self.host.networks.release(&network.name);
+                return Err(error);
+            }
+        };
+        fault::point("wake.powered");
+        // 4. Where to find it again.
+        if let Some(runtime) = &mut self.record.runtime {
+            (runtime.pid, runtime.started) = (powered.vm.pid(), powered.vm.started());
+        }
+        if let Err(error) = self.persist().await {
+            powered.cut(&self.host).await;
+            return Err(error);
+        }
+        Ok(powered)
+    }
+
+    /// From memory, else from the disk. What could not be resumed is kept.
+    async fn power_up(
+        &mut self,
+        memory: MemoryLease,
+        network: Network,
+    ) -> Result<Powered, (Error, MemoryLease, Network)> {
+        let Some(id) = self.record.sleeps_in.clone() else {
+            return power(&self.host, &self.record, memory, network, Origin::Boot).await;
+        };
+        let directory = self.host.storage.directory(&self.record.id);
+        let generation = self.host.archive.get(&id);
+        let only_disk = generation.as_ref().is_some_and(|generation| generation.state_size == 0);
+        let (memory, network) = if only_disk || self.distrusted.as_ref() == Some(&id) {
+            (memory, network)
+        } else {
+            match self.resume(memory, network).await {
+                Ok(powered) => return Ok(powered),
+                Err((error, memory, network)) => {
+                    self.cannot_resume(&error);
+                    (memory, network)
+                }
+            }
+        };
+        if let Err(error) = self.host.archive.thaw_disk(&id, directory, self.record.uid).await {
+            return Err((error, memory, network));
+        }
+        power(&self.host, &self.record, memory, network, Origin::Boot).await
+    }
+
+    async fn resume(
+        &mut self,
+        memory: MemoryLease,
+        network: Network,
+    ) -> Result<Powered, (Error, MemoryLease, Network)> {
+        let driver = &self.host.driver;
+        let generation = self.record.sleeps_in.as_ref().and_then(|id| self.host.archive.get(id));
+        let Some(generation) = generation else {
+            return Err((Error::Guest("its memory is missing".into()), memory, network));
+        };
+        if (generation.driver.as_str(), generation.driver_version.as_str())
+            != (driver.name(), driver.version())
+        {
+            let made = format!("{} {}", generation.driver, generation.driver_version);
+            let now = format!("{} {}", driver.name(), driver.version());
+            return Err((
+                Error::Guest(format!("its memory was saved by {made}, this is {now}")),
+                memory,
+                network,
+            ));
+        }
+        let directory = self.host.storage.directory(&self.record.id);
+        if let Err(error) = self.host.archive.thaw(&generation.id, directory, self.record.uid).await {
+            return Err((error, memory, network));
+        }
+        fault::point("wake.thawed");
+        let powered = power(&self.host, &self.record, memory, network, Origin::Saved).await?;
+        let going = async {
+            if self.record.disk > generation.disk {
+                powered.vm.resize_disk(self.record.disk).await?;
+            }
+            powered.vm.resume().await
+        };
+        match going.await {
+            Ok(()) => Ok(powered),
+            Err(error) => {
+                let Powered { vm, network, _memory } = powered;
+                let _ = vm.kill().await;
+                Err((error.into(), _memory, network))
+            }
+        }
+    }
+
+    /// Loudly: in the log, and to whoever looks or connects.
+    fn cannot_resume(&mut self, error: &Error) {
+        let reason = printable(&error.chain());
+        tracing::error!(machine = %self.record.id, reason, "cannot resume its memory; booting from its disk");
+        let reason = format!("its memory could not be resumed, it booted from its disk: {reason}");
+        self.record.failure = Some(Failure { reason, at: Timestamp::now() });
+    }
+
+    /// The long part of a start. Whoever wants the machine up joins; whoever
+    /// wants it down or gone ends it. Returns those who wait if its memory
+    /// turned out to be no good and it should be tried from its disk.
+    async fn wait_for_guest(&mut self, powered: Powered, mut answers: Vec<Answer>) -> Option<Vec<Answer>> {
+        let (host, record) = (self.host.clone(), self.record.clone());
+        let greeted = {
+            let greeting = greet(&host, &record, &powered);
+            tokio::pin!(greeting);
+            loop {
+                tokio::select! {
+                    greeted = &mut greeting => break Some(greeted),
+                    ask = self.asks.recv() => match ask {
+                        Some(Ask::Start(answer)) => answers.push(answer),
+                        Some(end @ (Ask::Stop(_) | Ask::Restart(_) | Ask::Remove(_))) => {
+                            self.deferred.push_back(end);
+                            break None;
+                        }
+                        Some(later) => self.deferred.push_back(later),
+                        None => break None,
+                    },
+                }
+            }
+        };
+        match greeted {
+            Some(Ok(control)) => {
+                let up = self.went_up(powered, control).await.map_err(Refusal::from);
+                answers.into_iter().for_each(|answer| reply(answer, up.clone().map_err(Error::from)));
+            }
+            Some(Err(error)) => {
+                powered.cut(&self.host).await;
+                if self.record.sleeps_in.is_some() && self.record.sleeps_in != self.distrusted {
+                    self.cannot_resume(&error);
+                    self.distrusted = self.record.sleeps_in.clone();
+                    return Some(answers);
+                }
+                self.did_not_start(error, answers).await;
+            }
+            None => {
+                powered.cut(&self.host).await;
+                self.down(Event::Down).await;
+                let hint = "someone stopped or removed it";
+                let refusal = Refusal::new(Code::Conflict, "the machine did not come up", hint);
+                answers.into_iter().for_each(|answer| reply(answer, Err(refusal.clone().into())));
+            }
+        }
+        None
+    }
+
+    pub async fn went_up(&mut self, powered: Powered, control: Control) -> Result<()> {
+        fault::point("wake.greeted");
+        let state = next(self.record.state, Event::Up)?;
+        self.record.fresh = false;
+        let slept_in = self.record.sleeps_in.take();
+        self.paused = None;
+        let monitor = self.monitor(&powered, control);
+        self.up = Some(Up { powered, monitor: Some(monitor), alarm: None });
+        if let Err(error) = self.become_state(state).await {
+            self.record.sleeps_in = slept_in;
+            return Err(error);
+        }
+        if let Some(generation) = slept_in {
+            // Off the path: it may have to remove files.
+            let host = self.host.clone();
+            tokio::spawn(async move { host.archive.release(&generation).await });
+        }
+        Ok(())
+    }
+
+    pub fn monitor(&self, powered: &Powered, control: Control) -> Monitor {
+        Monitor::start(self.host.clone(), powered.vm.clone(), powered.network.link.clone(), control)
+    }
+
+    async fn did_not_start(&mut self, error: Error, answers: Vec<Answer>) {
+        // A refusal changed nothing: no memory, no room. Everything else did.
+        if self.record.state == State::Starting {
+            tracing::warn!(machine = %self.record.id, error = error.chain(), "a machine did not start");
+            self.broke(error.chain()).await;
+        }
+        let refusal = Refusal::from(error);
+        answers.into_iter().for_each(|answer| reply(answer, Err(refusal.clone().into())));
+    }
+}
+
+pub fn lost(error: GuestError) -> Error {
+    Error::Guest(error.to_string())
+}
+
+pub fn missing_image(name: &str) -> Refusal {
+    let shown = printable(name);
+    Refusal::new(
+        Code::NotFound,
+        format!("there is no image '{shown}'"),
+        "leave --image out for the default one",
+    )
+}

@@ -1,0 +1,206 @@
+//! Generations as directories: `disk`, `ram`, `state`, `manifest.json`.
+//!
+//! A generation is filled under `.making-ID` and renamed when it is whole. A
+//! sleeping machine's files are *moved* into one, for a reflink would first
+//! flush all of its RAM; whoever finds `.making-ID` after a crash moves them
+//! back.
+
+use crate::{
+    error::{FileContext, Result},
+    storage::directory::{self, DISK, MAKING, REMOVING, STATE, clone, make_private, sync},
+};
+use berth_types::{ByteSize, GenerationId};
+use sha2::{Digest, Sha256};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, chown},
+    path::{Path, PathBuf},
+};
+
+pub const RAM: &str = "ram";
+pub const MANIFEST: &str = "manifest.json";
+
+/// How a machine's files get into a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The machine has no process any more: its files become the generation's.
+    Move,
+    /// The files stay where they are: the generation shares their extents.
+    Share,
+}
+
+#[derive(Clone, Debug)]
+pub struct Generations(PathBuf);
+
+/// What was found after a start.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub whole: Vec<(GenerationId, Vec<u8>)>,
+    pub making: Vec<GenerationId>,
+}
+
+impl Generations {
+    pub fn open(pool: &Path) -> Result<Self> {
+        let path = pool.join("generations");
+        make_private(&path)?;
+        Ok(Self(path))
+    }
+
+    pub fn directory(&self, id: &GenerationId) -> PathBuf {
+        self.0.join(id.as_str())
+    }
+
+    fn making(&self, id: &GenerationId) -> PathBuf {
+        self.0.join(format!("{MAKING}{id}"))
+    }
+
+    /// Fills a generation from a machine's directory. If it fails, the
+    /// machine's files are where they were.
+    pub fn freeze(&self, id: &GenerationId, machine: &Path, way: Way, manifest: &[u8]) -> Result<()> {
+        let making = self.making(id);
+        fs::DirBuilder::new().mode(0o700).create(&making).file("create", &making)?;
+        let filled = self.fill(id, machine, way, manifest);
+        if filled.is_err() {
+            self.put_back(id, machine)?;
+        }
+        filled
+    }
+
+    fn fill(&self, id: &GenerationId, machine: &Path, way: Way, manifest: &[u8]) -> Result<()> {
+        let making = self.making(id);
+        // First what says whose files these are.
+        let place = making.join(MANIFEST);
+        fs::write(&place, manifest).file("write", &place)?;
+        for name in [RAM, DISK, STATE] {
+            let (from, to) = (machine.join(name), making.join(name));
+            if !from.exists() && name != DISK {
+                // Only a disk: the machine was stopped.
+                continue;
+            }
+            match way {
+                Way::Share => clone(&from, &to)?,
+                Way::Move => fs::rename(&from, &to).file("move", &from)?,
+            }
+            chown(&to, Some(0), Some(0)).file("take over", &to)?;
+        }
+        let whole = self.directory(id);
+        fs::rename(&making, &whole).file("publish", &whole)
+    }
+
+    /// Undoes a generation that was not finished.
+    pub fn put_back(&self, id: &GenerationId, machine: &Path) -> Result<()> {
+        let making = self.making(id);
+        for name in [RAM, DISK, STATE] {
+            let (from, to) = (making.join(name), machine.join(name));
+            if from.exists() && !to.exists() && machine.is_dir() {
+                fs::rename(&from, &to).file("move back", &to)?;
+                let owner = fs::metadata(machine).file("look at", machine)?;
+                chown(&to, Some(owner.uid()), Some(owner.gid())).file("give back", &to)?;
+            }
+        }
+        gone(fs::remove_dir_all(&making)).file("remove", &making)
+    }
+
+    /// Whose files an unfinished generation holds, in its own words.
+    pub fn unfinished_manifest(&self, id: &GenerationId) -> Option<Vec<u8>> {
+        fs::read(self.making(id).join(MANIFEST)).ok()
+    }
+
+    /// Lays a generation's files out for a machine to run on.
+    pub fn thaw(&self, id: &GenerationId, machine: &Path, uid: u32) -> Result<()> {
+        let source = self.directory(id);
+        self.clear(machine)?;
+        for name in [DISK, RAM, STATE] {
+            let (from, to) = (source.join(name), machine.join(name));
+            if from.exists() {
+                clone(&from, &to)?;
+                chown(&to, Some(uid), Some(uid)).file("give away", &to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Only its disk: memory that cannot be resumed is left where it is.
+    pub fn thaw_disk(&self, id: &GenerationId, machine: &Path, uid: u32) -> Result<()> {
+        let to = machine.join(DISK);
+        self.clear(machine)?;
+        clone(&self.directory(id).join(DISK), &to)?;
+        chown(&to, Some(uid), Some(uid)).file("give away", &to)
+    }
+
+    /// What a machine's directory had of a life that is over.
+    fn clear(&self, machine: &Path) -> Result<()> {
+        for name in [DISK, RAM, STATE] {
+            let path = machine.join(name);
+            gone(fs::remove_file(&path)).file("remove", &path)?;
+        }
+        Ok(())
+    }
+
+    /// Puts everything of a generation on the disk below.
+    pub fn sync(&self, id: &GenerationId) -> Result<()> {
+        let directory = self.directory(id);
+        for name in [STATE, DISK, RAM, MANIFEST] {
+            let path = directory.join(name);
+            if path.exists() {
+                File::open(&path).and_then(|file| file.sync_data()).file("sync", &path)?;
+            }
+        }
+        sync(&directory)?;
+        sync(&self.0)
+    }
+
+    pub fn remove(&self, id: &GenerationId) -> Result<()> {
+        let hidden = self.0.join(format!("{REMOVING}{id}"));
+        gone(fs::rename(self.directory(id), &hidden)).file("hide", &hidden)?;
+        gone(fs::remove_dir_all(&hidden)).file("remove", &hidden)
+    }
+
+    pub fn read_manifest(&self, id: &GenerationId) -> Result<Vec<u8>> {
+        let path = self.directory(id).join(MANIFEST);
+        fs::read(&path).file("read", path)
+    }
+
+    /// What it occupies by itself and what it shares with others.
+    pub fn occupied(&self, id: &GenerationId) -> ByteSize {
+        directory::occupied(&self.directory(id))
+    }
+
+    pub fn survey(&self) -> Result<Found> {
+        let mut found = Found::default();
+        for entry in fs::read_dir(&self.0).file("list", &self.0)? {
+            let entry = entry.file("list", &self.0)?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with(REMOVING) {
+                fs::remove_dir_all(entry.path()).file("remove", entry.path())?;
+            } else if let Some(id) = name.strip_prefix(MAKING) {
+                found.making.extend(id.parse::<GenerationId>());
+            } else if let Ok(id) = name.parse::<GenerationId>() {
+                let manifest = self.read_manifest(&id).unwrap_or_default();
+                found.whole.push((id, manifest));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The device state's size and checksum.
+pub fn fingerprint(directory: &Path) -> Result<(u64, String)> {
+    let path = directory.join(STATE);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, String::new())),
+        Err(error) => return Err(error).file("read", path),
+    };
+    let digest = Sha256::digest(&bytes);
+    Ok((bytes.len() as u64, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,155 @@
+//! Templates: an image that is booted already, asleep, waiting to be copied.
+//!
+//! A machine's memory has one size for life, so there is a template for each
+//! size that is asked for: those of the configuration are made when hostd
+//! starts, others after the first machine of their size.
+
+use crate::{
+    archive,
+    error::{Error, Result},
+    fault,
+    host::Host,
+    machine::{self, Powered},
+    storage::Way,
+};
+use berth_hypervisor::Origin;
+use berth_types::{Generation, Machine, MachineId, RECORD_GENERATION, State, UserId, Why};
+use jiff::Timestamp;
+use std::{sync::Arc, time::Duration};
+
+const FREEZE: Duration = Duration::from_secs(60);
+
+/// A template that such a machine can be a copy of.
+pub fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
+    let wanted = host.storage.image_version(&machine.image)?;
+    host.archive.template(|one, version| {
+        version == wanted
+            && (one.cpus, one.memory) == (machine.cpus, machine.memory)
+            && one.disk <= machine.disk
+            && (one.driver.as_str(), one.driver_version.as_str())
+                == (host.driver.name(), host.driver.version())
+    })
+}
+
+/// Somebody wanted one that is not there: the next one finds it.
+pub fn wanted(host: &Arc<Host>, machine: &Machine) {
+    if host.config.idle.ready.is_empty() {
+        return;
+    }
+    let (host, machine) = (host.clone(), machine.clone());
+    tokio::spawn(async move { ensure(&host, &machine).await });
+}
+
+/// Makes those of the configuration, one after the other, and lets go of those
+/// that fit no image or hypervisor any more.
+pub async fn prepare(host: Arc<Host>) {
+    for template in host.archive.templates() {
+        let Why::Template { version } = &template.why else { continue };
+        let current = host.storage.image_version(&template.image).is_some_and(|now| now == *version)
+            && (template.driver.as_str(), template.driver_version.as_str())
+                == (host.driver.name(), host.driver.version());
+        if !current && let Err(error) = host.archive.remove(&template.id).await {
+            tracing::debug!(error = error.chain(), "an outdated template is still in use");
+        }
+    }
+    for memory in host.config.idle.ready.clone() {
+        let mut machine = blank(&host);
+        machine.memory = memory;
+        ensure(&host, &machine).await;
+    }
+}
+
+async fn ensure(host: &Arc<Host>, machine: &Machine) {
+    // One at a time: templates are never urgent.
+    let _turn = host.templating.lock().await;
+    if find(host, machine).is_some() || host.is_closing() {
+        return;
+    }
+    let started = std::time::Instant::now();
+    let mut template = blank(host);
+    template.image.clone_from(&machine.image);
+    (template.cpus, template.memory) = (machine.cpus, machine.memory);
+    match make(host, template).await {
+        Ok(generation) => tracing::info!(
+            memory = %generation.memory,
+            cpus = generation.cpus,
+            ms = started.elapsed().as_millis(),
+            "a machine of this size is ready to be copied"
+        ),
+        Err(error) => tracing::warn!(error = error.chain(), "cannot make a template"),
+    }
+}
+
+async fn make(host: &Arc<Host>, mut machine: Machine) -> Result<Arc<Generation>> {
+    let Some(image) = host.storage.image(&machine.image) else {
+        return Err(machine::missing_image(&machine.image).into());
+    };
+    let version = host.storage.image_version(&machine.image).unwrap_or_default();
+    machine.uid = host.store.take_uid(host.config.host.uid_base).await?;
+    // It is never published and has no record: whatever a crash leaves of it
+    // is undone at the next start.
+    host.storage.make(&machine, Some(&image)).await?;
+    let made = boot_and_freeze(host, &machine, version).await;
+    host.storage.remove(&machine.id).await?;
+    made
+}
+
+async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Result<Arc<Generation>> {
+    host.storage.publish(&machine.id).await?;
+    let (memory, network) = machine::prepare(host, machine).await?;
+    let powered = match machine::power(host, machine, memory, network, Origin::Boot).await {
+        Ok(powered) => powered,
+        Err((error, _, network)) => {
+            host.networks.release(&network.name);
+            return Err(error);
+        }
+    };
+    let saved = save(host, machine, &powered).await;
+    powered.cut(host).await;
+    saved?;
+    fault::point("template.saved");
+    let mut manifest = archive::manifest(machine, Why::Template { version }, host.driver.as_ref());
+    (manifest.machine, manifest.owner) = (None, None);
+    manifest.disk = host.storage.disk_size(&machine.id);
+    let generation = host.archive.freeze(manifest, host.storage.directory(&machine.id), Way::Move).await?;
+    host.archive.sync_later(&generation.id);
+    Ok(generation)
+}
+
+async fn save(host: &Host, machine: &Machine, powered: &Powered) -> Result<()> {
+    let mut control = machine::greet(host, machine, powered).await?;
+    control.freeze(FREEZE).await.map_err(|error| Error::Guest(error.to_string()))?;
+    powered.vm.pause().await?;
+    powered.vm.save().await?;
+    Ok(())
+}
+
+/// A machine of the default size with the image's own disk, owned by nobody.
+fn blank(host: &Host) -> Machine {
+    let (defaults, now) = (&host.config.machine, Timestamp::now());
+    let name = "template".parse();
+    Machine {
+        generation: RECORD_GENERATION,
+        id: MachineId::random(),
+        owner: UserId::random(),
+        name: name.expect("a plain word is a name"),
+        image: defaults.image.clone(),
+        cpus: defaults.cpus,
+        memory: defaults.memory,
+        disk: berth_types::ByteSize(0),
+        labels: Default::default(),
+        created: now,
+        last_used: now,
+        uid: 0,
+        fresh: false,
+        state: State::Stopped,
+        failure: None,
+        runtime: None,
+        sleeps_in: None,
+        parent: None,
+        idle: None,
+        keepalive_until: None,
+        schedule: None,
+        expires: None,
+    }
+}
