@@ -3,7 +3,7 @@
 use crate::{measure::median, report::Report, servers::Servers};
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::{Account, Running, Scratch, Service, Settings, eventually};
-use berth_types::{Machine, MachineId, State, UserId};
+use berth_types::{Machine, MachineId, RECORD_GENERATION, State, UserId};
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -69,7 +69,7 @@ fn times(account: &Account) -> Result<f64> {
 fn register(machines: &Path, owner: &UserId, number: u32) -> Result<()> {
     let now = jiff::Timestamp::now();
     let machine = Machine {
-        generation: 1,
+        generation: RECORD_GENERATION,
         id: MachineId::random(),
         owner: owner.clone(),
         name: format!("m-{number}").parse()?,
@@ -85,6 +85,12 @@ fn register(machines: &Path, owner: &UserId, number: u32) -> Result<()> {
         state: State::Stopped,
         failure: None,
         runtime: None,
+        sleeps_in: None,
+        parent: None,
+        idle: None,
+        keepalive_until: None,
+        schedule: None,
+        expires: None,
     };
     let directory = machines.join(machine.id.as_str());
     fs::create_dir(&directory)?;

@@ -11,6 +11,7 @@ mod forwards;
 mod lobby;
 mod mistakes;
 mod readme;
+mod rest;
 mod session;
 mod terminal;
 mod users;
@@ -34,6 +35,16 @@ const AREAS: &[(&str, &[Case])] = &[
     ("mistakes", mistakes::CASES),
     ("users", users::CASES),
     ("readme", readme::CASES),
+    ("sleep", rest::sleep::CASES),
+    ("rest_session", rest::session::CASES),
+    ("fork", rest::fork::CASES),
+    ("snapshot", rest::snapshot::CASES),
+    ("clock", rest::clock::CASES),
+    ("rest_mistakes", rest::mistakes::CASES),
+    ("races", rest::races::CASES),
+    ("walk", rest::walk::CASES),
+    ("killed", rest::killed::CASES),
+    ("random", rest::random::CASES),
     ("guests", faults::guests::CASES),
     ("daemons", faults::daemons::CASES),
     ("moments", faults::moments::CASES),

@@ -71,21 +71,28 @@ impl Service {
     }
 
     pub fn start_hostd(&self) -> Result<()> {
-        self.spawn("berth-hostd", &self.hostd)?;
+        self.spawn("berth-hostd", &self.hostd, None)?;
+        self.answers("berth-hostd", &self.hostd, || self.status().is_ok())
+    }
+
+    /// One that kills itself when it comes to this point.
+    pub fn start_doomed_hostd(&self, point: &str) -> Result<()> {
+        self.spawn("berth-hostd", &self.hostd, Some(point))?;
         self.answers("berth-hostd", &self.hostd, || self.status().is_ok())
     }
 
     pub fn start_gateway(&self) -> Result<()> {
-        self.spawn("berth-gateway", &self.gateway)?;
+        self.spawn("berth-gateway", &self.gateway, None)?;
         self.answers("berth-gateway", &self.gateway, || banner(self.endpoint.address).is_some())
     }
 
-    fn spawn(&self, name: &str, place: &Mutex<Option<Child>>) -> Result<()> {
+    fn spawn(&self, name: &str, place: &Mutex<Option<Child>>, fault: Option<&str>) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.log_path(name))?;
         let child = Command::new(binary(name)?)
             .arg("--config")
             .arg(self.config())
             .env(MARK, &self.endpoint.scratch)
+            .envs(fault.map(|point| ("BERTH_FAULT", point)))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

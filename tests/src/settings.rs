@@ -34,6 +34,7 @@ impl Settings {
             ("gateway.user", Value::from("nobody")),
             ("machine.memory", Value::from("384M")),
             ("machine.disk", Value::from("4G")),
+            ("idle.ready", Value::from(vec!["256M"])),
             ("host.pool_size", Value::from("24G")),
             ("host.spare_networks", Value::from(2)),
             ("host.uid_base", Value::from(i64::from(base))),

@@ -18,12 +18,12 @@ use std::{fs, time::Duration};
 
 pub const MINUTE: Duration = Duration::from_secs(60);
 
-fn field(account: &Account, machine: &str, field: &str) -> Result<String> {
+pub fn field(account: &Account, machine: &str, field: &str) -> Result<String> {
     let info = json(account, &format!("info {machine}"))?;
     Ok(info.pointer(field).and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
-fn state(account: &Account, machine: &str) -> Result<String> {
+pub fn state(account: &Account, machine: &str) -> Result<String> {
     field(account, machine, "/state")
 }
 
@@ -36,14 +36,14 @@ fn failed(account: &Account, machine: &str) -> Result<String> {
 }
 
 /// The process that runs a machine: it works in the machine's directory.
-fn hypervisor(service: &Service, account: &Account, machine: &str) -> Result<Pid> {
+pub fn hypervisor(service: &Service, account: &Account, machine: &str) -> Result<Pid> {
     let id = field(account, machine, "/id")?;
     let found = hypervisors(service)?.into_iter().find(|(_, directory)| directory.ends_with(&id));
     Ok(found.with_context(|| format!("no process works in {id}"))?.0)
 }
 
 /// All of a service's, with the directories that they work in.
-fn hypervisors(service: &Service) -> Result<Vec<(Pid, String)>> {
+pub fn hypervisors(service: &Service) -> Result<Vec<(Pid, String)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let path = entry?.path();
@@ -58,11 +58,11 @@ fn hypervisors(service: &Service) -> Result<Vec<(Pid, String)>> {
     Ok(found)
 }
 
-fn signal(pid: Pid, signal: Signal) -> Result<()> {
+pub fn signal(pid: Pid, signal: Signal) -> Result<()> {
     kill(pid, signal).context("cannot signal the hypervisor")
 }
 
-fn boot_id(remote: &Remote) -> Result<String> {
+pub fn boot_id(remote: &Remote) -> Result<String> {
     remote.line("cat /proc/sys/kernel/random/boot_id")
 }
 

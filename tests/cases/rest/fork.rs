@@ -1,0 +1,117 @@
+//! Forks: live, consistent, and each its own.
+
+use super::{machine, start_program};
+use crate::{
+    cases,
+    context::{Case, Context},
+    faults::{MINUTE, state},
+};
+use anyhow::{Context as _, Result, ensure};
+use berth_tests::{Account, Remote, eventually};
+use std::collections::HashSet;
+
+pub const CASES: &[Case] = cases![
+    Service:
+        children_go_on_with_the_work,
+        a_sleeping_machine_is_forked_in_its_sleep,
+        a_fork_with_one_name;
+];
+
+/// Generous: the host is shared with everything else that is tested.
+const PAUSE_MS: f64 = 2_000.0;
+
+fn round(remote: &Remote) -> Result<u64> {
+    remote.line("cat round")?.parse().context("no round")
+}
+
+/// The work goes on, and nothing of it is torn.
+fn works(remote: &Remote) -> Result<()> {
+    let before = round(remote)?;
+    eventually("the work to go on", MINUTE, || Ok(round(remote)? > before + 1))?;
+    remote.exec("test ! -e torn")?;
+    // Every file is of one round.
+    remote.exec("for file in work/[0-9]; do test $(sort -u $file | wc -l) = 1 || exit 1; done")?;
+    let log = remote.line("sudo dmesg | grep -iE 'ext4.*(error|corrupt)|I/O error' || true")?;
+    ensure!(log.is_empty(), "{log}");
+    Ok(())
+}
+
+fn children_go_on_with_the_work(context: &Context) -> Result<()> {
+    let account = context.account()?;
+    let dev = machine(&account, "dev")?;
+    start_program(&dev, "work.py", include_str!("../../clients/work.py"))?;
+    start_program(&dev, "ticker.py", include_str!("../../clients/ticker.py"))?;
+    eventually("the first rounds", MINUTE, || Ok(dev.run("test -s round -a -s longest")?.status == 0))?;
+    dev.exec("echo synced > marker; sync")?;
+    let before = round(&dev)?;
+
+    let made = account.verb("fork dev a -n 5")?.ok()?;
+    ensure!(made.text().lines().count() == 5, "{}", made.report());
+    let gap: f64 = dev.line("cat longest")?.parse()?;
+    eprintln!("the source's ticker did not run for {gap} ms at most, with -n 5 while it worked");
+    ensure!(gap < PAUSE_MS, "the source stood still for {gap} ms");
+
+    let mut seen = HashSet::new();
+    let names: Vec<String> = (1..=5).map(|number| format!("a-{number}")).collect();
+    for name in names.iter().map(String::as_str).chain(["dev"]) {
+        let one = account.at(name);
+        ensure!(one.line("cat marker")? == "synced", "{name} has no marker");
+        ensure!(round(&one)? >= before, "{name} went back");
+        works(&one).with_context(|| name.to_owned())?;
+        let hostname = one.line("hostname")?;
+        ensure!(hostname == name, "{name} calls itself {hostname}");
+        let own =
+            one.line("cat /etc/machine-id /proc/sys/kernel/random/uuid; head -c 16 /dev/urandom | base64")?;
+        for value in own.lines() {
+            ensure!(seen.insert(value.to_owned()), "{name} has {value} like another one");
+        }
+    }
+    ensure!(seen.len() == 18, "{seen:?}");
+    let tree = account.verb("tree")?.ok()?.text();
+    for name in &names {
+        ensure!(tree.contains(&format!("  └ {name} running")), "{tree}");
+    }
+    remove_all(&account)
+}
+
+fn a_sleeping_machine_is_forked_in_its_sleep(context: &Context) -> Result<()> {
+    let account = context.account()?;
+    let dev = machine(&account, "dev")?;
+    dev.exec("echo mine > note; nohup sleep 5000 > /dev/null 2>&1 < /dev/null & echo $! > pid; sync")?;
+    account.verb("sleep dev")?.ok()?;
+    account.verb("fork dev child")?.ok()?;
+    ensure!(state(&account, "dev")? == "asleep", "the source was woken");
+    let child = account.at("child");
+    ensure!(child.line("cat note; ps -o comm= -p $(cat pid)")? == "mine\nsleep", "not as the source was");
+    child.exec("echo theirs > note")?;
+    account.verb("fork child grandchild")?.ok()?;
+    ensure!(account.at("grandchild").line("cat note; hostname")? == "theirs\ngrandchild", "a fork of a fork");
+    let tree = account.verb("tree")?.ok()?.text();
+    ensure!(tree == "dev asleep\n  └ child running\n    └ grandchild running\n", "{tree}");
+    // The source is removed; what its children share with it stays.
+    account.verb("rm dev")?.ok()?;
+    account.verb("sleep child")?.ok()?;
+    ensure!(account.at("child").line("cat note")? == "theirs", "lost with its source");
+    let tree = account.verb("tree")?.ok()?.text();
+    ensure!(tree.contains("(from dev, removed)"), "{tree}");
+    remove_all(&account)
+}
+
+fn a_fork_with_one_name(context: &Context) -> Result<()> {
+    let account = context.account()?;
+    machine(&account, "main")?.exec("echo main > note; sync")?;
+    account.verb("fork try")?.ok()?;
+    ensure!(account.at("try").line("cat note; hostname")? == "main\ntry", "not a copy of main");
+    let made = account.verb("fork try --json")?.ok()?.json()?;
+    let name = made.pointer("/0/name").and_then(serde_json::Value::as_str).context("no name")?;
+    ensure!(name.starts_with("try-"), "{name}");
+    ensure!(account.at(name).line("hostname")? == name, "not reached");
+    remove_all(&account)
+}
+
+/// Emulated machines that compute would slow every other case down.
+fn remove_all(account: &Account) -> Result<()> {
+    let names: Vec<String> = super::machines(account)?.into_iter().map(|(name, _)| name).collect();
+    account.verb(&format!("rm {}", names.join(" ")))?.ok()?;
+    Ok(())
+}

@@ -1,0 +1,26 @@
+"""Writes to memory and to disk at once, and notices when either is torn.
+
+Every page of a block has the number of the round, and so has every line of the
+round's file. `round` is the last one that is on the disk for good."""
+
+import os
+
+PAGES = 4096
+block = bytearray(PAGES * 4096)
+number = 0
+os.makedirs("work", exist_ok=True)
+while True:
+    for page in range(PAGES):
+        at = page * 4096
+        if block[at : at + 8] != number.to_bytes(8, "little"):
+            open("torn", "w").write(f"page {page} in round {number}")
+        block[at : at + 8] = (number + 1).to_bytes(8, "little")
+    number += 1
+    with open("work/new", "w") as file:
+        file.write(f"{number}\n" * 2000)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename("work/new", f"work/{number % 10}")
+    with open("round.new", "w") as file:
+        file.write(str(number))
+    os.rename("round.new", "round")
