@@ -129,6 +129,8 @@ impl Actor {
     /// A hypervisor that outlived hostd. It may have been caught in the middle
     /// of a pause or a capture, so its vCPUs are told to run.
     pub async fn adopted(&mut self, powered: Powered) {
+        // What it saved before hostd ended must never meet the RAM that goes on now.
+        self.host.storage.forget_state(&self.record.id);
         match powered.vm.resume().await {
             Ok(()) => {
                 if let Some(answers) = self.wait_for_guest(powered, Vec::new()).await {
@@ -262,7 +264,11 @@ impl Actor {
             powered.vm.resume().await
         };
         match going.await {
-            Ok(()) => Ok(powered),
+            Ok(()) => {
+                // Used up: with RAM that has gone on it would be somebody else's past.
+                self.host.storage.forget_state(&self.record.id);
+                Ok(powered)
+            }
             Err(error) => {
                 let Powered { vm, network, _memory } = powered;
                 let _ = vm.kill().await;
