@@ -263,13 +263,17 @@ impl Actor {
         if let Err(error) = self.host.storage.mirror(&self.record).await {
             tracing::warn!(machine = %self.record.id, error = error.chain(), "cannot mirror a record");
         }
+        self.publish();
+        Ok(())
+    }
+
+    pub fn publish(&self) {
         let running = self.up.as_ref().filter(|_| self.record.state == State::Running);
         let _ = self.public.send(Public {
             record: Arc::new(self.record.clone()),
             link: running.map(|up| up.powered.network.link.clone()),
             activity: running.and_then(|up| up.monitor.as_ref()).map(Monitor::activity),
         });
-        Ok(())
     }
 }
 

@@ -57,11 +57,11 @@ impl Actor {
         // 1. What a reflink would have to flush is flushed while the machine runs.
         self.host.storage.presync(&self.record.id).await?;
         // 2. It stands still for milliseconds.
-        self.quiesce().await?;
+        let control = self.quiesce().await?;
         fault::point("capture.frozen");
         let frozen = self.freeze(why).await;
         // 3. It goes on, whatever became of that.
-        self.go_on().await;
+        self.go_on(Some(control)).await;
         frozen
     }
 

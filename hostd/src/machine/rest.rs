@@ -134,8 +134,9 @@ impl Actor {
     // ---- sleep ----
 
     /// Freezes the user's processes, then stops the vCPUs. If the guest does
-    /// not confirm, it goes on as before.
-    pub async fn quiesce(&mut self) -> Result<()> {
+    /// not confirm, it goes on as before. What it was told on is returned, to
+    /// be told to go on without another connection.
+    pub async fn quiesce(&mut self) -> Result<Control> {
         let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
         let link = &up.powered.network.link;
         let frozen = async {
@@ -143,26 +144,31 @@ impl Actor {
                 .await
                 .map_err(|_| Error::Guest("the guest does not answer".into()))?
                 .map_err(lost)?;
-            let frozen = control.freeze(FREEZE).await.map_err(lost);
-            if frozen.is_err() {
-                let _ = control.thaw(FREEZE).await;
+            match control.freeze(FREEZE).await {
+                Ok(()) => Ok(control),
+                Err(error) => {
+                    let _ = control.thaw(FREEZE).await;
+                    Err(lost(error))
+                }
             }
-            frozen
         };
-        frozen.await?;
+        let control = frozen.await?;
         if let Err(error) = up.powered.vm.pause().await {
-            self.go_on().await;
+            self.go_on(Some(control)).await;
             return Err(error.into());
         }
-        Ok(())
+        Ok(control)
     }
 
     /// Back from a quiesce that led nowhere, or has served its purpose.
-    pub async fn go_on(&mut self) {
+    pub async fn go_on(&mut self, control: Option<Control>) {
         let Some(up) = &self.up else { return };
         let going = async {
             up.powered.vm.resume().await?;
-            let mut control = Control::when_up(&up.powered.network.link).await.map_err(lost)?;
+            let mut control = match control {
+                Some(control) => control,
+                None => Control::when_up(&up.powered.network.link).await.map_err(lost)?,
+            };
             control.thaw(FREEZE).await.map_err(lost)
         };
         let limited = tokio::time::timeout(FREEZE, going).await;
@@ -247,7 +253,7 @@ impl Actor {
             }
             return;
         }
-        self.go_on().await;
+        self.go_on(None).await;
         match next(self.record.state, Event::Up) {
             Ok(state) => {
                 let _ = self.become_state(state).await;

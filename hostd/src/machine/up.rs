@@ -190,14 +190,12 @@ impl Actor {
             }
         };
         fault::point("wake.powered");
-        // 4. Where to find it again.
+        // 4. Where to find it again; the next hostd would find it by its
+        //    directory, so this is written down when it is up.
         if let Some(runtime) = &mut self.record.runtime {
             (runtime.pid, runtime.started) = (powered.vm.pid(), powered.vm.started());
         }
-        if let Err(error) = self.persist().await {
-            powered.cut(&self.host).await;
-            return Err(error);
-        }
+        self.publish();
         Ok(powered)
     }
 

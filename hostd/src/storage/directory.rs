@@ -60,13 +60,17 @@ pub fn fill(directory: &Path, machine: &Machine, image_disk: Option<&Path>) -> R
     sync(directory)
 }
 
-/// Writes beside, then renames: a reader never sees half a record.
+/// A mirror of the store's record. The store is what was acknowledged, so
+/// nobody waits for this to reach the disk.
 pub fn write_record(directory: &Path, machine: &Machine) -> Result<()> {
     let bytes =
         serde_json::to_vec_pretty(machine).map_err(|source| Error::Record { what: "a machine", source })?;
-    replace(&directory.join(MACHINE_JSON), &bytes)
+    let (path, fresh) = (directory.join(MACHINE_JSON), directory.join("machine.new"));
+    fs::write(&fresh, bytes).file("write", &fresh)?;
+    fs::rename(&fresh, &path).file("rename", path)
 }
 
+/// Writes beside, syncs, then renames: a reader never sees half of it.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh).file("create", &fresh)?;
@@ -134,6 +138,11 @@ fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
     }
     target.set_len(length).file("size", to)?;
     target.sync_all().file("sync", to)
+}
+
+/// The bytes that a disk's file has on the disk below.
+pub fn disk_used(directory: &Path) -> Option<ByteSize> {
+    fs::metadata(directory.join(DISK)).ok().map(|stat| ByteSize(stat.blocks() * 512))
 }
 
 pub fn occupied(directory: &Path) -> ByteSize {

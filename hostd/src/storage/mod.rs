@@ -190,9 +190,10 @@ impl Storage {
         blocking(move || directory::write_record(&directory, &machine)).await
     }
 
-    /// What a machine's files occupy now.
-    pub fn occupied(&self, id: &MachineId) -> ByteSize {
-        directory::occupied(&self.directory(id))
+    /// What a machine's disk occupies now, wherever it is.
+    pub fn disk_used(&self, machine: &Machine) -> Option<ByteSize> {
+        let asleep = machine.sleeps_in.as_ref().map(|id| self.generations.directory(id));
+        directory::disk_used(&asleep.unwrap_or_else(|| self.directory(&machine.id)))
     }
 
     /// The last `limit` bytes of the console.

@@ -14,7 +14,7 @@ pub fn list(host: &Host, user: &UserId) -> Vec<MachineView> {
 pub fn info(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
     let handle = host.fleet.find(user, name)?;
     let mut view = handle.view();
-    view.disk_used = Some(host.storage.occupied(handle.id()));
+    view.disk_used = host.storage.disk_used(&handle.record());
     Ok(Reply::Machine(Box::new(view)))
 }
 

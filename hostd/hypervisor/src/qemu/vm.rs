@@ -218,12 +218,9 @@ async fn save(qmp: &Qmp, directory: &Path) -> Result<(), Error> {
     let migrate = qmp::migrate { uri, channels: None, detach: None, resume: None };
     qmp.ask(OPERATION, migrate).await?;
     settled(OPERATION, &mut seen, qmp).await?;
-    let directory = directory.to_owned();
-    let commit = move || {
-        file.sync_data()?;
-        std::fs::rename(directory.join(UNFINISHED), directory.join(STATE))
-    };
-    tokio::task::spawn_blocking(commit).await.map_err(|error| failed(error.into()))?.map_err(failed)
+    // Renamed when it is whole. Putting it on the disk below is for whoever
+    // wants it to last: the machine stands still meanwhile.
+    std::fs::rename(directory.join(UNFINISHED), directory.join(STATE)).map_err(failed)
 }
 
 async fn restore(qmp: &Qmp, directory: &Path) -> Result<(), Error> {
