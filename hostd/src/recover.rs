@@ -41,12 +41,20 @@ pub async fn recover(host: &Arc<Host>) -> Result<()> {
         host.fleet.add(&record.owner, &record.name, handle);
     }
     // 3. What nobody owns.
-    for (id, (pid, started)) in processes {
-        tracing::warn!(machine = %id, pid, "ending a hypervisor that no record owns");
-        end(host, id, pid, started).await;
-    }
+    end_unowned(host).await?;
     host.archive.sweep(|id| host.fleet.knows(id)).await;
     host.networks.keep_only(&networks).await
+}
+
+/// Ends hypervisors that no machine of the fleet has.
+pub async fn end_unowned(host: &Host) -> Result<()> {
+    for (id, (pid, started)) in hypervisors(host.storage.machines())? {
+        if !host.fleet.knows(&id) {
+            tracing::warn!(machine = %id, pid, "ending a hypervisor that no record owns");
+            end(host, id, pid, started).await;
+        }
+    }
+    Ok(())
 }
 
 /// A machine without a process: what has it come to?

@@ -80,6 +80,7 @@ pub async fn run(config: Config) -> Result<()> {
         for handle in host.fleet.all() {
             handle.down().await;
         }
+        template::give_up(&host).await;
     }
     networks.close_spares().await;
     host.store.flush().await?;

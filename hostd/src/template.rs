@@ -10,14 +10,18 @@ use crate::{
     fault,
     host::Host,
     machine::{self, Powered},
+    recover,
     storage::Way,
 };
 use berth_hypervisor::Origin;
 use berth_types::{Generation, Machine, MachineId, RECORD_GENERATION, State, UserId, Why};
 use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
+use tokio::time::timeout;
 
 const FREEZE: Duration = Duration::from_secs(60);
+/// Between two looks for the process of a template that is given up.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// A template that such a machine can be a copy of.
 pub fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
@@ -77,6 +81,18 @@ async fn ensure(host: &Arc<Host>, machine: &Machine) {
             "a machine of this size is ready to be copied"
         ),
         Err(error) => tracing::warn!(error = error.chain(), "cannot make a template"),
+    }
+}
+
+/// Returns when no template is being made any more. One that is under way
+/// loses its process, and whoever makes it clears away.
+pub async fn give_up(host: &Host) {
+    let idle = host.templating.lock();
+    tokio::pin!(idle);
+    while timeout(LOOK, &mut idle).await.is_err() {
+        if let Err(error) = recover::end_unowned(host).await {
+            tracing::warn!(error = error.chain(), "cannot look for a template's process");
+        }
     }
 }
 
