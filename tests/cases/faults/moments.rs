@@ -21,6 +21,11 @@ pub const CASES: &[Case] = cases![
 /// they differ; a slower host only shifts what they hit.
 const MOMENTS: [u64; 4] = [15, 120, 500, 1500];
 
+/// Nothing is kept ready: every process and directory is a machine's.
+fn settings() -> Settings {
+    Settings::default().set("machine.memory", "256M").set("idle.ready", Vec::<String>::new())
+}
+
 /// Starts a verb, kills hostd a moment later and starts it again. True if the
 /// verb was acknowledged.
 fn cut_short(service: &Service, account: &Account, words: &str, moment: u64) -> Result<bool> {
@@ -63,7 +68,7 @@ fn machines(service: &Service) -> Result<std::path::PathBuf> {
 }
 
 fn hostd_may_die_while_it_makes_a_machine(context: &Context) -> Result<()> {
-    context.with_service(&Settings::default().set("machine.memory", "256M"), |service| {
+    context.with_service(&settings(), |service| {
         let account = service.account(context.scratch())?;
         account.verb("whoami")?.ok()?;
         for (number, moment) in MOMENTS.iter().enumerate() {
@@ -82,7 +87,7 @@ fn hostd_may_die_while_it_makes_a_machine(context: &Context) -> Result<()> {
 }
 
 fn hostd_may_die_while_it_stops_or_removes_one(context: &Context) -> Result<()> {
-    context.with_service(&Settings::default().set("machine.memory", "256M"), |service| {
+    context.with_service(&settings(), |service| {
         let account = service.account(context.scratch())?;
         account.verb("new it")?.ok()?;
         account.at("it").exec("echo kept > note; sync")?;
