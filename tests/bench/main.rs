@@ -17,6 +17,7 @@ mod bare;
 mod measure;
 mod memory;
 mod report;
+mod rest;
 mod servers;
 
 use anyhow::Result;
@@ -35,6 +36,7 @@ fn main() -> Result<()> {
     measure::crowd(&servers, &mut report)?;
     memory::measure(&servers, &scratch, &mut report)?;
     servers.stop()?;
+    rest::measure(&scratch, &mut report)?;
     let path = repository().join("docs/benchmarks.md");
     fs::write(&path, report.render())?;
     println!("written: {}", path.display());

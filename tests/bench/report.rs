@@ -21,6 +21,7 @@ pub struct Report {
     times: Vec<Row>,
     rates: Vec<Row>,
     memory: Vec<(&'static str, f64, f64)>,
+    rest: Vec<(&'static str, [f64; 3])>,
     notes: Vec<String>,
 }
 
@@ -42,7 +43,14 @@ impl Report {
             ("QEMU", line("qemu-system-x86_64", &["--version"])?),
             ("berth", env!("CARGO_PKG_VERSION").to_owned()),
         ];
-        Ok(Self { facts, times: Vec::new(), rates: Vec::new(), memory: Vec::new(), notes: Vec::new() })
+        Ok(Self {
+            facts,
+            times: Vec::new(),
+            rates: Vec::new(),
+            memory: Vec::new(),
+            rest: Vec::new(),
+            notes: Vec::new(),
+        })
     }
 
     pub fn time(&mut self, row: Row) {
@@ -55,6 +63,10 @@ impl Report {
 
     pub fn memory(&mut self, what: &'static str, gateway: f64, hostd: f64) {
         self.memory.push((what, gateway, hostd));
+    }
+
+    pub fn rest(&mut self, what: &'static str, figures: [f64; 3]) {
+        self.rest.push((what, figures));
     }
 
     pub fn note(&mut self, note: String) {
@@ -80,6 +92,14 @@ impl Report {
         );
         for (what, gateway, hostd) in &self.memory {
             let _ = writeln!(text, "| {what} | {gateway:.1} | {hostd:.1} |");
+        }
+        text.push_str(
+            "\n## Sleep, wake and fork, in ms, by the machine's memory, most of it written by the guest\n\n\
+             | | 256 MiB | 1 GiB | 4 GiB | 4 GiB / 256 MiB |\n|---|---:|---:|---:|---:|\n",
+        );
+        for (what, [small, middle, large]) in &self.rest {
+            let _ =
+                writeln!(text, "| {what} | {small:.0} | {middle:.0} | {large:.0} | {:.2} |", large / small);
         }
         text.push('\n');
         for note in &self.notes {
