@@ -14,8 +14,7 @@ use crate::{
     storage::Way,
 };
 use berth_hypervisor::Origin;
-use berth_types::{Generation, Machine, MachineId, RECORD_GENERATION, State, UserId, Why};
-use jiff::Timestamp;
+use berth_types::{ByteSize, Generation, Machine, Size, UserId, Why};
 use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 
@@ -142,30 +141,10 @@ async fn save(host: &Host, machine: &Machine, powered: &Powered) -> Result<()> {
 
 /// A machine of the default size with the image's own disk, owned by nobody.
 fn blank(host: &Host) -> Machine {
-    let (defaults, now) = (&host.config.machine, Timestamp::now());
-    let name = "template".parse();
-    Machine {
-        generation: RECORD_GENERATION,
-        id: MachineId::random(),
-        owner: UserId::random(),
-        name: name.expect("a plain word is a name"),
-        image: defaults.image.clone(),
-        cpus: defaults.cpus,
-        memory: defaults.memory,
-        disk: berth_types::ByteSize(0),
-        labels: Default::default(),
-        created: now,
-        last_used: now,
-        uid: 0,
-        fresh: false,
-        state: State::Stopped,
-        failure: None,
-        runtime: None,
-        sleeps_in: None,
-        parent: None,
-        idle: None,
-        keepalive_until: None,
-        schedule: None,
-        expires: None,
-    }
+    let defaults = &host.config.machine;
+    let name = "template".parse().expect("a plain word is a name");
+    let size = Size { cpus: defaults.cpus, memory: defaults.memory, disk: ByteSize(0) };
+    let machine = Machine::new(UserId::random(), name, defaults.image.clone(), size);
+    // Whoever is copied from it has an identity to renew; it has none itself.
+    Machine { fresh: false, ..machine }
 }

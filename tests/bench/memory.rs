@@ -3,8 +3,8 @@
 use crate::{measure::median, report::Report, servers::Servers};
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::{Account, Running, Scratch, Service, Settings, eventually};
-use berth_types::{Machine, MachineId, RECORD_GENERATION, State, UserId};
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use berth_types::{Machine, Size, UserId};
+use std::{fs, path::Path, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(600);
 const MACHINES: u32 = 1000;
@@ -67,31 +67,9 @@ fn times(account: &Account) -> Result<f64> {
 }
 
 fn register(machines: &Path, owner: &UserId, number: u32) -> Result<()> {
-    let now = jiff::Timestamp::now();
-    let machine = Machine {
-        generation: RECORD_GENERATION,
-        id: MachineId::random(),
-        owner: owner.clone(),
-        name: format!("m-{number}").parse()?,
-        image: "debian".into(),
-        cpus: 1,
-        memory: "1G".parse()?,
-        disk: "10G".parse()?,
-        labels: BTreeMap::new(),
-        created: now,
-        last_used: now,
-        uid: 2_000_000_000 + number,
-        fresh: false,
-        state: State::Stopped,
-        failure: None,
-        runtime: None,
-        sleeps_in: None,
-        parent: None,
-        idle: None,
-        keepalive_until: None,
-        schedule: None,
-        expires: None,
-    };
+    let size = Size { cpus: 1, memory: "1G".parse()?, disk: "10G".parse()? };
+    let mut machine = Machine::new(owner.clone(), format!("m-{number}").parse()?, "debian".into(), size);
+    machine.uid = 2_000_000_000 + number;
     let directory = machines.join(machine.id.as_str());
     fs::create_dir(&directory)?;
     fs::write(directory.join("machine.json"), serde_json::to_vec(&machine)?)?;

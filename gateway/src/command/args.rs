@@ -6,7 +6,7 @@ use crate::ui::{
     Address,
     text::{QUOTED, printable},
 };
-use berth_types::{Code, Refusal};
+use berth_types::{Code, MachineName, Refusal};
 use clap::{
     Parser,
     error::{ContextKind, ContextValue, ErrorKind},
@@ -14,6 +14,28 @@ use clap::{
 
 pub fn parse<T: Parser>(help: &Help, words: &[String], address: &Address) -> Result<T, Refusal> {
     T::try_parse_from(words).map_err(|error| usage(help, what_is_wrong(&error), address))
+}
+
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
+struct OnlyName {
+    name: String,
+}
+
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
+struct Nothing {}
+
+/// The words of a verb that takes one machine and nothing else.
+pub fn only_name(help: &Help, words: &[String], address: &Address) -> Result<MachineName, Refusal> {
+    let raw: OnlyName = parse(help, words, address)?;
+    super::name(&raw.name)
+}
+
+/// The words of a verb that takes none.
+pub fn nothing(help: &Help, words: &[String], address: &Address) -> Result<(), Refusal> {
+    let Nothing {} = parse(help, words, address)?;
+    Ok(())
 }
 
 pub fn usage(help: &Help, message: impl Into<String>, address: &Address) -> Refusal {

@@ -4,7 +4,6 @@ use super::{Answer, Context, Help, args, unexpected};
 use crate::ui::{Style, Table};
 use berth_api::{MachineView, Reply, Request};
 use berth_types::{Refusal, Span, State};
-use clap::Parser;
 use jiff::Timestamp;
 use std::time::Duration;
 
@@ -16,12 +15,8 @@ pub const HELP: Help = Help {
     notes: "",
 };
 
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
-struct Raw {}
-
 pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
-    let Raw {} = args::parse(&HELP, words, context.address)?;
+    args::nothing(&HELP, words, context.address)?;
     match context.call(Request::List).await? {
         Reply::Machines(machines) if machines.is_empty() => {
             let text = format!("no machines yet; make one: {} new dev\n", context.address.lobby());

@@ -1,10 +1,9 @@
 //! `snapshots NAME`: the points in time that can be gone back to.
 
-use super::{Answer, Context, Help, args, ls, name, unexpected};
+use super::{Answer, Context, Help, args, ls, unexpected};
 use crate::ui::{Style, Table};
 use berth_api::{PointView, Reply, Request};
 use berth_types::Refusal;
-use clap::Parser;
 use jiff::Timestamp;
 
 pub const HELP: Help = Help {
@@ -15,15 +14,8 @@ pub const HELP: Help = Help {
     notes: "Those with an @ were kept automatically, the last few sleeps and restores; @1 is the newest.",
 };
 
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
-struct Raw {
-    name: String,
-}
-
 pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
-    let raw: Raw = args::parse(&HELP, words, context.address)?;
-    let name = name(&raw.name)?;
+    let name = args::only_name(&HELP, words, context.address)?;
     match context.call(Request::Snapshots { name: name.clone() }).await? {
         Reply::Points(points) if points.is_empty() => {
             let text = format!("none yet; make one: {} snapshot {name}\n", context.address.lobby());

@@ -3,7 +3,6 @@
 use super::{Answer, Context, Help, args, unexpected};
 use berth_api::{MachineView, Reply, Request};
 use berth_types::{MachineId, Refusal};
-use clap::Parser;
 
 pub const HELP: Help = Help {
     verb: "tree",
@@ -13,12 +12,8 @@ pub const HELP: Help = Help {
     notes: "",
 };
 
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
-struct Raw {}
-
 pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
-    let Raw {} = args::parse(&HELP, words, context.address)?;
+    args::nothing(&HELP, words, context.address)?;
     match context.call(Request::List).await? {
         Reply::Machines(machines) => Answer::new(render(&machines), &machines),
         _ => Err(unexpected()),

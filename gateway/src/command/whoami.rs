@@ -4,7 +4,6 @@ use super::{Answer, Context, Help, args, unexpected};
 use crate::ui::Table;
 use berth_api::{Reply, Request};
 use berth_types::Refusal;
-use clap::Parser;
 
 pub const HELP: Help = Help {
     verb: "whoami",
@@ -14,12 +13,8 @@ pub const HELP: Help = Help {
     notes: "",
 };
 
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
-struct Raw {}
-
 pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
-    let Raw {} = args::parse(&HELP, words, context.address)?;
+    args::nothing(&HELP, words, context.address)?;
     let Reply::Identity(identity) = context.call(Request::Whoami).await? else { return Err(unexpected()) };
     let (usage, quota) = (&identity.usage, &identity.quota);
     let mut table = Table::default();

@@ -11,8 +11,7 @@ use crate::{
 };
 use berth_api::Reply;
 use berth_types::{
-    ByteSize, Code, Generation, Machine, MachineId, MachineName, MachineSpec, Parent, RECORD_GENERATION,
-    Refusal, Span, State, UserId,
+    ByteSize, Code, Generation, Machine, MachineName, MachineSpec, Parent, Refusal, Size, Span, State, UserId,
 };
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -63,31 +62,13 @@ pub async fn from_generation(
     parent: Option<Parent>,
     ttl: Option<Span>,
 ) -> Result<Handle, Refusal> {
-    let now = Timestamp::now();
-    let machine = Machine {
-        generation: RECORD_GENERATION,
-        id: MachineId::random(),
-        owner: user.clone(),
-        name,
-        image: generation.image.clone(),
-        cpus: generation.cpus,
-        memory: generation.memory,
-        disk: generation.disk,
-        labels: Default::default(),
-        created: now,
-        last_used: now,
-        uid: 0,
-        fresh: true,
-        state: if generation.state_size > 0 { State::Asleep } else { State::Stopped },
-        failure: None,
-        runtime: None,
-        sleeps_in: Some(generation.id.clone()),
-        parent,
-        idle: None,
-        keepalive_until: None,
-        schedule: None,
-        expires: expiry(now, ttl),
-    };
+    let Generation { image, cpus, memory, disk, .. } = generation;
+    let size = Size { cpus: *cpus, memory: *memory, disk: *disk };
+    let mut machine = Machine::new(user.clone(), name, image.clone(), size);
+    machine.state = if generation.state_size > 0 { State::Asleep } else { State::Stopped };
+    machine.sleeps_in = Some(generation.id.clone());
+    machine.parent = parent;
+    machine.expires = expiry(machine.created, ttl);
     create(host, machine, None).await
 }
 
@@ -187,32 +168,16 @@ fn plan(host: &Host, user: &UserId, spec: MachineSpec) -> Result<Machine, Refusa
             "leave some out",
         ));
     }
-    let now = Timestamp::now();
-    Ok(Machine {
-        generation: RECORD_GENERATION,
-        id: MachineId::random(),
-        owner: user.clone(),
-        name: spec.name,
-        image,
+    let size = Size {
         cpus,
         // Whole pages, or the RAM file does not fit its mapping.
         memory: ByteSize(memory.bytes().next_multiple_of(2 << 20)),
         disk: ByteSize(disk.bytes().next_multiple_of(4096)),
-        labels: spec.labels,
-        created: now,
-        last_used: now,
-        uid: 0,
-        fresh: true,
-        state: State::Stopped,
-        failure: None,
-        runtime: None,
-        sleeps_in: None,
-        parent: None,
-        idle: None,
-        keepalive_until: None,
-        schedule: None,
-        expires: expiry(now, spec.ttl),
-    })
+    };
+    let mut machine = Machine::new(user.clone(), spec.name, image, size);
+    machine.labels = spec.labels;
+    machine.expires = expiry(machine.created, spec.ttl);
+    Ok(machine)
 }
 
 fn too_much(what: &str, asked: impl std::fmt::Display, most: impl std::fmt::Display, flag: &str) -> Refusal {

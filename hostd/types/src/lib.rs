@@ -16,7 +16,7 @@ mod user;
 
 pub use generation::{Generation, InvalidLabel, Label, Point, Why};
 pub use id::{GenerationId, IdError, MachineId, UserId};
-pub use machine::{DEFAULT_MACHINE, Failure, Labels, Machine, MachineSpec, Parent, Runtime};
+pub use machine::{DEFAULT_MACHINE, Failure, Labels, Machine, MachineSpec, Parent, Runtime, Size};
 pub use name::{InvalidName, MachineName, RESERVED};
 pub use policy::{Activity, IdlePolicy, Schedule};
 pub use refusal::{Code, Refusal};

@@ -1,6 +1,9 @@
 //! A machine's record: what the store keeps and `machine.json` mirrors.
 
-use crate::{ByteSize, GenerationId, IdlePolicy, MachineId, MachineName, Schedule, Span, State, UserId};
+use crate::{
+    ByteSize, GenerationId, IdlePolicy, MachineId, MachineName, RECORD_GENERATION, Schedule, Span, State,
+    UserId,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,6 +67,45 @@ pub struct Machine {
     /// When it removes itself.
     #[serde(default)]
     pub expires: Option<Timestamp>,
+}
+
+/// What a machine has of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    pub cpus: u32,
+    pub memory: ByteSize,
+    pub disk: ByteSize,
+}
+
+impl Machine {
+    /// One that has never been up and has nothing but its size.
+    pub fn new(owner: UserId, name: MachineName, image: String, size: Size) -> Self {
+        let now = Timestamp::now();
+        Self {
+            generation: RECORD_GENERATION,
+            id: MachineId::random(),
+            owner,
+            name,
+            image,
+            cpus: size.cpus,
+            memory: size.memory,
+            disk: size.disk,
+            labels: Labels::new(),
+            created: now,
+            last_used: now,
+            uid: 0,
+            fresh: true,
+            state: State::Stopped,
+            failure: None,
+            runtime: None,
+            sleeps_in: None,
+            parent: None,
+            idle: None,
+            keepalive_until: None,
+            schedule: None,
+            expires: None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
