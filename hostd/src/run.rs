@@ -2,7 +2,7 @@
 
 use crate::{
     archive::Archive,
-    error::{FileContext, IoContext, Result},
+    error::{Error, FileContext, IoContext, Result},
     fleet::Fleet,
     host::{Host, memory_limit},
     ledger::Ledger,
@@ -98,9 +98,14 @@ fn lock(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// A store that cannot be opened is set aside, and rebuilt from the mirrors.
+/// A damaged store is set aside, and rebuilt from the mirrors. One that cannot
+/// be read for another reason is left alone: it may be well tomorrow.
 fn open_store(path: &Path) -> Result<Store> {
     Store::open(path).or_else(|error| {
+        let damaged = matches!(&error, Error::Store { source: sled::Error::Corruption { .. }, .. });
+        if !damaged {
+            return Err(error);
+        }
         let aside = path.with_extension(format!("broken-{}", jiff::Timestamp::now().as_second()));
         tracing::error!(error = error.chain(), aside = %aside.display(), "the store is damaged; rebuilding it");
         std::fs::rename(path, &aside).file("set aside", path)?;

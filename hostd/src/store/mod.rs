@@ -7,7 +7,10 @@
 use crate::error::{Error, Result};
 use berth_types::{Machine, MachineId, SshKey, User, UserId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 /// A key and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,17 +27,25 @@ pub struct Store {
     machines: sled::Tree,
 }
 
+/// How long a store that somebody else has open is waited for.
+const LOCKED: Duration = Duration::from_secs(10);
+
 const NEXT_UID: &[u8] = b"next-uid";
 
 impl Store {
     pub fn open(path: &Path) -> Result<Self> {
-        let database = sled::Config::new()
-            .path(path)
-            .cache_capacity(16 << 20)
-            // Flushed by hand, before every acknowledgement.
-            .flush_every_ms(None)
-            .open()
-            .map_err(during("open"))?;
+        // Flushed by hand, before every acknowledgement.
+        let config = sled::Config::new().path(path).cache_capacity(16 << 20).flush_every_ms(None);
+        let deadline = Instant::now() + LOCKED;
+        let database = loop {
+            match config.open() {
+                // A predecessor's threads may take a moment to let go of it.
+                Err(error) if is_locked(&error) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                opened => break opened.map_err(during("open"))?,
+            }
+        };
         let tree = |name: &str| database.open_tree(name).map_err(during("open a tree"));
         Ok(Self { users: tree("users")?, keys: tree("keys")?, machines: tree("machines")?, database })
     }
@@ -97,6 +108,11 @@ impl Store {
     pub async fn flush(&self) -> Result<()> {
         self.database.flush_async().await.map(drop).map_err(during("flush"))
     }
+}
+
+/// sled says so only in words.
+fn is_locked(error: &sled::Error) -> bool {
+    matches!(error, sled::Error::Io(error) if error.to_string().contains("could not acquire lock"))
 }
 
 fn during(operation: &'static str) -> impl Fn(sled::Error) -> Error {
