@@ -54,6 +54,10 @@ fn look(service: &Service, account: &Account) -> Result<Result<(), String>> {
     if !directories.iter().eq(machines.keys()) {
         return Ok(Err(format!("directories {directories:?} of {machines:?}")));
     }
+    // A crash would pair old device state with RAM that has gone on.
+    if let Some(id) = awake.iter().find(|id| pool.join("machines").join(id).join("state").exists()) {
+        return Ok(Err(format!("{id} runs beside device state of its past")));
+    }
     let generations = names(&pool.join("generations"))?;
     if generations.iter().any(|name| name.starts_with('.')) {
         return Ok(Err(format!("half-made generations: {generations:?}")));
