@@ -12,6 +12,8 @@
 //!
 //! The second against the first is what the gateway itself costs; the third
 //! against the second is what the guest does.
+//!
+//! With the names of parts as arguments it measures those and prints them.
 
 mod bare;
 mod measure;
@@ -24,19 +26,35 @@ use anyhow::Result;
 use berth_tests::{Scratch, clean_up_on_signals, repository};
 use report::Report;
 use servers::Servers;
-use std::fs;
+use std::{env, fs};
 
 fn main() -> Result<()> {
     clean_up_on_signals()?;
     let scratch = Scratch::new()?;
     let servers = Servers::start(&scratch)?;
     let mut report = Report::new()?;
-    measure::connections(&servers, &mut report)?;
-    measure::streams(&servers, &scratch, &mut report)?;
-    measure::crowd(&servers, &mut report)?;
-    memory::measure(&servers, &scratch, &mut report)?;
+    let parts: Vec<String> = env::args().skip(1).collect();
+    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|one| one == part);
+    if wanted("connections") {
+        measure::connections(&servers, &mut report)?;
+    }
+    if wanted("streams") {
+        measure::streams(&servers, &scratch, &mut report)?;
+    }
+    if wanted("crowd") {
+        measure::crowd(&servers, &mut report)?;
+    }
+    if wanted("memory") {
+        memory::measure(&servers, &scratch, &mut report)?;
+    }
     servers.stop()?;
-    rest::measure(&scratch, &mut report)?;
+    if wanted("rest") {
+        rest::measure(&scratch, &mut report)?;
+    }
+    if !parts.is_empty() {
+        print!("{}", report.render());
+        return Ok(());
+    }
     let path = repository().join("docs/benchmarks.md");
     fs::write(&path, report.render())?;
     println!("written: {}", path.display());

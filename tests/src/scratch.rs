@@ -43,7 +43,9 @@ impl Scratch {
         // Hypervisors run as users of their own and must get through.
         fs::DirBuilder::new().mode(0o755).create(&path)?;
         let made = Self { path, next: AtomicU32::new(1) };
-        fs::write(made.path.join("owner"), identity(process::id())?)?;
+        // Whole from the first moment: a run beside this one may be looking.
+        fs::write(made.path.join("owner.new"), identity(process::id())?)?;
+        fs::rename(made.path.join("owner.new"), made.path.join("owner"))?;
         LIVE.lock().unwrap_or_else(PoisonError::into_inner).push(made.path.clone());
         Ok(made)
     }
