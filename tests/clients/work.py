@@ -18,7 +18,7 @@ while True:
         block[at : at + 8] = (number + 1).to_bytes(8, "little")
     number += 1
     with open("work/new", "w") as file:
-        file.write(f"{number}\n" * 2000)
+        file.write(f"{number}\n" * 500)
         file.flush()
         os.fsync(file.fileno())
     os.rename("work/new", f"work/{number % 10}")
