@@ -154,21 +154,20 @@ impl Archive {
 
     /// A machine's generations, newest first.
     pub fn of(&self, machine: &MachineId) -> Vec<Arc<Generation>> {
-        let index = self.index();
-        index.machines.get(machine).into_iter().flat_map(|all| all.values().rev().cloned()).collect()
+        self.index().of(machine).cloned().collect()
     }
 
     pub fn point(&self, machine: &MachineId, point: &Point) -> Result<Arc<Generation>, Refusal> {
-        let mut all = self.of(machine).into_iter();
-        let found = match point {
-            Point::Label(label) => all.find(|one| matches!(&one.why, Why::Snapshot(own) if own == label)),
-            Point::Automatic(place) => {
-                all.filter(|one| one.why.is_automatic()).nth((*place as usize).saturating_sub(1))
-            }
-        };
-        found.ok_or_else(|| {
-            Refusal::new(Code::NotFound, format!("there is no '{point}'"), "see them with 'snapshots NAME'")
-        })
+        self.index().point(machine, point)
+    }
+
+    /// A point in time that from here on stays, until it is released: found and
+    /// held in one step, so that nobody removes it in between.
+    pub fn hold_point(&self, machine: &MachineId, point: &Point) -> Result<Arc<Generation>, Refusal> {
+        let mut index = self.index_mut();
+        let generation = index.point(machine, point)?;
+        index.hold(&generation.id);
+        Ok(generation)
     }
 
     pub fn template(&self, fits: impl Fn(&Generation, &str) -> bool) -> Option<Arc<Generation>> {
@@ -191,7 +190,7 @@ impl Archive {
 
     /// Someone sleeps in it: it stays.
     pub fn hold(&self, id: &GenerationId) {
-        *self.index_mut().holds.entry(id.clone()).or_default() += 1;
+        self.index_mut().hold(id);
     }
 
     /// Nobody does any more, perhaps; what nobody needs then goes.
@@ -222,7 +221,7 @@ impl Archive {
                 Why::Fork => true,
                 Why::Snapshot(_) | Why::Template { .. } => false,
             };
-            if outdated && !self.index().holds.contains_key(&generation.id) {
+            if outdated {
                 self.forget(&generation.id).await;
             }
         }
@@ -231,9 +230,7 @@ impl Archive {
     /// Everything of a machine that is gone, but what its children still sleep in.
     pub async fn forget_machine(&self, machine: &MachineId) {
         for generation in self.of(machine) {
-            if !self.index().holds.contains_key(&generation.id) {
-                self.forget(&generation.id).await;
-            }
+            self.forget(&generation.id).await;
         }
     }
 
@@ -244,35 +241,30 @@ impl Archive {
         for generation in all {
             let Some(machine) = &generation.machine else { continue };
             let orphan = generation.why == Why::Fork || !exists(machine);
-            if orphan && !self.index().holds.contains_key(&generation.id) {
+            if orphan {
                 self.forget(&generation.id).await;
             }
         }
     }
 
     pub async fn remove(&self, id: &GenerationId) -> Result<()> {
-        if self.index().holds.contains_key(id) {
-            let hint = "wake it first, then try again";
-            return Err(Refusal::new(Code::Conflict, "a machine sleeps in that point in time", hint).into());
+        if self.forget(id).await {
+            return Ok(());
         }
-        self.forget(id).await;
-        Ok(())
+        let hint = "wake it first, then try again";
+        Err(Refusal::new(Code::Conflict, "a machine sleeps in that point in time", hint).into())
     }
 
-    async fn forget(&self, id: &GenerationId) {
-        {
-            let mut index = self.index_mut();
-            if let Some(generation) = index.all.remove(id)
-                && let Some(machine) = &generation.machine
-                && let Some(all) = index.machines.get_mut(machine)
-            {
-                all.remove(&(generation.created, id.clone()));
-            }
+    /// Removes what nobody holds. False: somebody does.
+    async fn forget(&self, id: &GenerationId) -> bool {
+        if !self.index_mut().take_out(id) {
+            return false;
         }
         let (files, id) = (self.files.clone(), id.clone());
         if let Err(error) = blocking(move || files.remove(&id)).await {
             tracing::error!(error = error.chain(), "cannot remove a generation");
         }
+        true
     }
 
     fn encode(&self, generation: &Generation) -> Result<Vec<u8>> {
@@ -294,6 +286,43 @@ impl Archive {
         } else {
             Err(damaged("its manifest is not signed by this host").into())
         }
+    }
+}
+
+impl Index {
+    fn hold(&mut self, id: &GenerationId) {
+        *self.holds.entry(id.clone()).or_default() += 1;
+    }
+
+    /// Newest first.
+    fn of(&self, machine: &MachineId) -> impl Iterator<Item = &Arc<Generation>> {
+        self.machines.get(machine).into_iter().flat_map(|all| all.values().rev())
+    }
+
+    fn point(&self, machine: &MachineId, point: &Point) -> Result<Arc<Generation>, Refusal> {
+        let mut all = self.of(machine);
+        let found = match point {
+            Point::Label(label) => all.find(|one| matches!(&one.why, Why::Snapshot(own) if own == label)),
+            Point::Automatic(place) => {
+                all.filter(|one| one.why.is_automatic()).nth((*place as usize).saturating_sub(1))
+            }
+        };
+        found.cloned().ok_or_else(|| {
+            Refusal::new(Code::NotFound, format!("there is no '{point}'"), "see them with 'snapshots NAME'")
+        })
+    }
+
+    fn take_out(&mut self, id: &GenerationId) -> bool {
+        if self.holds.contains_key(id) {
+            return false;
+        }
+        if let Some(generation) = self.all.remove(id)
+            && let Some(machine) = &generation.machine
+            && let Some(all) = self.machines.get_mut(machine)
+        {
+            all.remove(&(generation.created, id.clone()));
+        }
+        true
     }
 }
 

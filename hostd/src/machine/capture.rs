@@ -83,9 +83,11 @@ impl Actor {
     /// True: it was up, and should be again.
     pub async fn restore(&mut self, point: &Point) -> Result<bool> {
         // 1. Where to, before anything is touched.
-        let target = self.host.archive.point(&self.record.id, point)?;
-        self.host.archive.verify_whole(&target.id).await?;
-        self.host.archive.hold(&target.id);
+        let target = self.host.archive.hold_point(&self.record.id, point)?;
+        if let Err(error) = self.host.archive.verify_whole(&target.id).await {
+            self.host.archive.release(&target.id).await;
+            return Err(error);
+        }
         let was_up = matches!(self.record.state, State::Running | State::Paused);
         // 2. What is now, aside.
         if let Err(error) = self.set_aside().await {

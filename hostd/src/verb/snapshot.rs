@@ -78,11 +78,17 @@ pub async fn new_from(
     progress: &Progress,
 ) -> Result<Reply, Refusal> {
     let source = host.fleet.find(user, name)?;
-    let generation = host.archive.point(source.id(), &point)?;
-    host.archive.verify_whole(&generation.id).await?;
     let parent = Parent { machine: source.id().clone(), name: name.clone(), at: Timestamp::now() };
+    // Held until the new machine has a hold of its own.
+    let generation = host.archive.hold_point(source.id(), &point)?;
     progress.say(format!("starting {new}"));
-    let handle = new::from_generation(host, user, new, &generation, Some(parent), ttl).await?;
+    let made = async {
+        host.archive.verify_whole(&generation.id).await?;
+        new::from_generation(host, user, new, &generation, Some(parent), ttl).await
+    };
+    let made = made.await;
+    host.archive.release(&generation.id).await;
+    let handle = made?;
     handle.touch();
     if let Err(refusal) = handle.start().await {
         let _ = handle.remove().await;

@@ -16,8 +16,10 @@ pub const CASES: &[Case] = cases![
         run_serves_until_it_is_told_to_stop;
 ];
 
-/// More than any pause of a busy host, less than any boot.
-const BEAT: f64 = 3.0;
+/// The counter beats five times a second or so, and a machine that was started
+/// anew would have no counter at all; what is allowed for is a host with other
+/// work to do.
+const BEAT: f64 = 20.0;
 
 fn a_killed_hostd_costs_no_beat(context: &Context) -> Result<()> {
     context.with_service(&Settings::default(), |service| {
