@@ -25,8 +25,14 @@ pub struct Bare {
 
 impl Bare {
     pub fn start(scratch: &Scratch) -> Result<Self> {
-        let guest = Run::new(hosted_guest()?)
-            .args(["serve", "--listen", "127.0.0.1:0"])
+        // As sshd's logins have it here: an empty home, whose start-up files cost nothing. The program
+        // itself may lie under the real one, so it runs from a copy.
+        let program = scratch.directory("guest")?.join("guest-init");
+        fs::copy(hosted_guest()?, &program)?;
+        let script = "mount -t tmpfs none /root && exec \"$0\" serve --listen 127.0.0.1:0";
+        let guest = Run::new("unshare")
+            .args(["--mount", "--propagation", "slave", "sh", "-c", script])
+            .arg(&program)
             .limit(Duration::from_secs(7200))
             .start()?;
         let address = until("guest-init to listen", Duration::from_secs(30), || {
