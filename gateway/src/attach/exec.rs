@@ -72,17 +72,22 @@ pub async fn run(peer: &Arc<Peer>, inbox: &mut Inbox, outlet: &Outlet, job: Job)
     }
 }
 
-/// From the machine to the client, at the client's pace.
+/// From the machine to the client, at the client's pace, until the command has
+/// ended and everyone who holds its output has closed it.
 async fn download(frames: &mut Frames, outlet: &Outlet) -> Result<Result<Exit, GuestError>, Gone> {
+    let (mut exit, mut silent) = (None, false);
     loop {
         match frames.output().await {
             Ok(Output::Data(data)) => outlet.data(data).await?,
             Ok(Output::Errors(data)) => outlet.errors(data).await?,
-            // Kept for the end: a client that has ended its input too answers
-            // with a close, which would take the exit status away from it.
-            Ok(Output::Eof) => {}
-            Ok(Output::Exit(exit)) => return Ok(Ok(exit)),
-            Err(error) => return Ok(Err(error)),
+            // Both are kept for the end: a client that has ended its input too
+            // answers an end with a close, and would lose the exit status.
+            Ok(Output::Eof) => silent = true,
+            Ok(Output::Exit(how)) => exit = Some(how),
+            Err(error) => return Ok(exit.ok_or(error)),
+        }
+        if silent && let Some(exit) = exit.take() {
+            return Ok(Ok(exit));
         }
     }
 }

@@ -15,6 +15,10 @@ use limits::Limits;
 use russh::{MethodKind, MethodSet, Preferred, SshId, keys::PrivateKey, server::Config};
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
+/// Clients read more into it than they should: asyncssh sends the arguments of
+/// a symlink in OpenSSH's order only to a server that names it.
+const SERVER_ID: &str = concat!("SSH-2.0-berth_", env!("CARGO_PKG_VERSION"), " as OpenSSH");
+
 /// More than anyone's agent holds; each costs one question to hostd.
 const ATTEMPTS_MAX: usize = 30;
 const KEEPALIVES_UNANSWERED: usize = 3;
@@ -44,7 +48,7 @@ impl Gateway {
 
 fn ssh_config(settings: &berth_config::Gateway, keys: Vec<PrivateKey>) -> Config {
     Config {
-        server_id: SshId::Standard(Cow::Borrowed(concat!("SSH-2.0-berth_", env!("CARGO_PKG_VERSION")))),
+        server_id: SshId::Standard(Cow::Borrowed(SERVER_ID)),
         methods: MethodSet::from(&[MethodKind::PublicKey][..]),
         // A key that is not known tells nobody anything: no need to make honest
         // clients wait, who offer all they have.

@@ -41,6 +41,7 @@ impl Actor {
         self.record.sleeps_in = None;
         self.record.runtime = None;
         if let Some(kept) = self.kept.take() {
+            kept.network.link.hang_up().await;
             self.host.networks.release(&kept.network.name);
         }
         self.persist().await?;
@@ -122,6 +123,7 @@ impl Actor {
             up.powered.cut(&self.host).await;
         }
         if let Some(kept) = self.kept.take() {
+            kept.network.link.hang_up().await;
             self.host.networks.release(&kept.network.name);
         }
         // 3. No files, no record, no points in time.

@@ -35,6 +35,7 @@ impl Powered {
         if let Err(error) = self.vm.kill().await {
             tracing::error!(%error, "cannot end a hypervisor");
         }
+        self.network.link.hang_up().await;
         host.networks.release(&self.network.name);
     }
 }

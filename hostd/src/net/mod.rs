@@ -5,6 +5,7 @@
 //! the egress bridge, and until there is one it reaches nothing.
 
 mod alarm;
+mod hangup;
 mod kernel;
 mod namespace;
 mod sockets;
@@ -85,6 +86,19 @@ impl Link {
             Self::Namespace { netns, sockets } => Alarm::set(sockets, netns.clone()).await,
             #[cfg(test)]
             Self::Loopback(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Ends every connection to a guest that is gone.
+    pub async fn hang_up(&self) {
+        match self {
+            Self::Namespace { netns, sockets } => {
+                if let Err(error) = sockets.hang_up(netns.clone()).await {
+                    tracing::warn!(%error, "cannot end the connections of a machine that is gone");
+                }
+            }
+            #[cfg(test)]
+            Self::Loopback(_) => {}
         }
     }
 

@@ -4,7 +4,7 @@
 //! was made, so one thread that walks from namespace to namespace makes them
 //! all, and everyone else uses them from wherever they are.
 
-use super::{Taps, namespace};
+use super::{Taps, hangup, namespace};
 use nix::sched::{CloneFlags, setns};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::{
@@ -50,6 +50,11 @@ impl Sockets {
     /// Both taps of that namespace.
     pub async fn taps(&self, netns: Arc<OwnedFd>) -> io::Result<Taps> {
         self.inside(netns, namespace::taps).await
+    }
+
+    /// Ends every connection to the guest.
+    pub async fn hang_up(&self, netns: Arc<OwnedFd>) -> io::Result<usize> {
+        self.inside(netns, hangup::everyone).await
     }
 
     /// How many connections to the guest are open.
