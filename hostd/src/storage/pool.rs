@@ -10,8 +10,12 @@ use berth_types::ByteSize;
 use std::{
     fs::File,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 use tokio::process::Command;
+
+/// How long a pool that is to be unmounted may stay busy.
+const BUSY: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub struct Pool {
@@ -66,8 +70,16 @@ impl Pool {
     }
 
     pub async fn close(&self) -> Result<()> {
-        if self.backing.is_some() && is_mount_point(&self.path)? {
-            run(Command::new("umount").arg(&self.path), "umount").await?;
+        let deadline = Instant::now() + BUSY;
+        while self.backing.is_some() && is_mount_point(&self.path)? {
+            match run(Command::new("umount").arg(&self.path), "umount").await {
+                // Something that was captured just now is still being synced.
+                Err(error) if Instant::now() < deadline => {
+                    tracing::debug!(error = error.chain(), "the pool is busy");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                result => return result.map(drop),
+            }
         }
         Ok(())
     }
