@@ -65,7 +65,8 @@ fn bad_input_is_one_line_and_makes_nothing() {
         "key rm '*'",
         "help nonsense",
         "info",
-        "new a --ttl 2h",
+        "new a --ttl soon",
+        "new a --size 2G",
         &format!("new {}", "x".repeat(100)),
         &format!("new {}", "x ".repeat(30_000)),
     ] {
