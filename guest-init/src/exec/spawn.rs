@@ -192,7 +192,7 @@ impl Prepare {
 
     fn between_fork_and_exec(&self) -> rustix::io::Result<()> {
         rustix::process::setsid()?;
-        unblock_signals()?;
+        plain_signals()?;
         if self.terminal {
             rustix::process::ioctl_tiocsctty(stdio::stdin())?;
         }
@@ -218,13 +218,18 @@ impl Prepare {
     }
 }
 
-/// PID 1 waits for some signals by blocking them, which would be inherited.
+/// PID 1 waits for some signals by blocking them, and whoever started it may
+/// ignore others; both would be inherited, and Ctrl-C would do nothing.
 #[allow(unsafe_code)]
-fn unblock_signals() -> rustix::io::Result<()> {
+fn plain_signals() -> rustix::io::Result<()> {
     let mut none = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set before it is read; both calls are
-    // allowed between fork and exec.
+    // SAFETY: sigemptyset initialises the set before it is read; all of these
+    // calls are allowed between fork and exec. Signals that cannot be changed
+    // are refused, which changes nothing.
     let error = unsafe {
+        for signal in 1..=libc::SIGRTMAX() {
+            libc::signal(signal, libc::SIG_DFL);
+        }
         libc::sigemptyset(none.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut())
     };
