@@ -47,7 +47,7 @@ pub async fn recover(host: &Arc<Host>) -> Result<()> {
 }
 
 /// Ends hypervisors that no machine of the fleet has.
-pub async fn end_unowned(host: &Host) -> Result<()> {
+async fn end_unowned(host: &Host) -> Result<()> {
     for (id, (pid, started)) in hypervisors(host.storage.machines())? {
         if !host.fleet.knows(&id) {
             tracing::warn!(machine = %id, pid, "ending a hypervisor that no record owns");
@@ -182,9 +182,7 @@ async fn adopt(host: &Host, record: &Machine, process: Option<(i32, u64)>) -> Op
 }
 
 async fn end(host: &Host, id: MachineId, pid: i32, started: u64) {
-    if let Ok(Some(vm)) = host.driver.adopt(known(host, id, pid, started)).await
-        && let Err(error) = vm.kill().await
-    {
+    if let Err(error) = berth_hypervisor::end(&known(host, id, pid, started)).await {
         tracing::error!(pid, %error, "cannot end a hypervisor");
     }
 }

@@ -10,17 +10,13 @@ use crate::{
     fault,
     host::Host,
     machine::{self, Powered},
-    recover,
     storage::Way,
 };
 use berth_hypervisor::Origin;
 use berth_types::{ByteSize, Generation, Machine, Size, UserId, Why};
 use std::{sync::Arc, time::Duration};
-use tokio::time::timeout;
 
 const FREEZE: Duration = Duration::from_secs(60);
-/// Between two looks for the process of a template that is given up.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// A template that such a machine can be a copy of.
 pub fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
@@ -83,16 +79,10 @@ async fn ensure(host: &Arc<Host>, machine: &Machine) {
     }
 }
 
-/// Returns when no template is being made any more. One that is under way
-/// loses its process, and whoever makes it clears away.
-pub async fn give_up(host: &Host) {
-    let idle = host.templating.lock();
-    tokio::pin!(idle);
-    while timeout(LOOK, &mut idle).await.is_err() {
-        if let Err(error) = recover::end_unowned(host).await {
-            tracing::warn!(error = error.chain(), "cannot look for a template's process");
-        }
-    }
+/// Returns when no template is being made any more. One that is under way is
+/// given up, for the service closes.
+pub async fn none_under_way(host: &Host) {
+    let _idle = host.templating.lock().await;
 }
 
 async fn make(host: &Arc<Host>, mut machine: Machine) -> Result<Arc<Generation>> {
@@ -119,7 +109,10 @@ async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Res
             return Err(error);
         }
     };
-    let saved = save(host, machine, &powered).await;
+    let saved = tokio::select! {
+        saved = save(host, machine, &powered) => saved,
+        () = host.closes() => Err(Error::Guest("the service closes".into())),
+    };
     powered.cut(host).await;
     saved?;
     fault::point("template.saved");

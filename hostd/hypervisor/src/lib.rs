@@ -117,7 +117,8 @@ pub trait Driver: Send + Sync + 'static {
     /// guest may still be booting.
     async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error>;
 
-    /// Finds a hypervisor again. `None`: that process is gone.
+    /// Finds a hypervisor again. `None`: that process is gone, or it had not come
+    /// so far that it could go on, and was ended.
     async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error>;
 }
 
@@ -161,4 +162,13 @@ impl std::fmt::Display for Exit {
             Self::Unknown => f.write_str("it ended"),
         }
     }
+}
+
+/// Ends a hypervisor that may not answer any more. Fine if it is gone.
+pub async fn end(known: &Known) -> Result<(), Error> {
+    if let Some(process) = process::Process::find(known.pid, known.started)? {
+        process.kill().await?;
+    }
+    let _ = std::fs::remove_file(&known.socket);
+    Ok(())
 }

@@ -105,7 +105,16 @@ impl Actor {
             up.alarm = up.powered.network.link.alarm().await.ok();
         }
         self.paused = Instant::now().checked_sub(idle_for);
-        self.become_state(state).await
+        self.become_state(state).await?;
+        // Written out, its memory is page cache like any other: the host takes
+        // it back when it needs it, and a sleep later finds nothing to write.
+        let (host, id) = (self.host.clone(), self.record.id.clone());
+        tokio::spawn(async move {
+            if let Err(error) = host.storage.presync(&id).await {
+                tracing::debug!(machine = %id, error = error.chain(), "cannot write a paused machine out");
+            }
+        });
+        Ok(())
     }
 
     pub async fn unpause(&mut self) -> Result<()> {

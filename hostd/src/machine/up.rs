@@ -132,7 +132,12 @@ impl Actor {
     pub async fn adopted(&mut self, powered: Powered) {
         // What it saved before hostd ended must never meet the RAM that goes on now.
         self.host.storage.forget_state(&self.record.id);
-        match powered.vm.resume().await {
+        let going = async {
+            // It may be fresh from a smaller template.
+            powered.vm.resize_disk(self.record.disk).await?;
+            powered.vm.resume().await
+        };
+        match going.await {
             Ok(()) => {
                 if let Some(answers) = self.wait_for_guest(powered, Vec::new()).await {
                     self.start(answers).await;

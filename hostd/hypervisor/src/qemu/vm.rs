@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{Error, Exit, Known, Launch, Origin, Vm, process::Process};
 use berth_types::ByteSize;
-use qapi::qmp::{self, MigrationCapability, MigrationCapabilityStatus, MigrationStatus};
-use rustix::process::Signal;
+use qapi::qmp::{self, MigrationCapability, MigrationCapabilityStatus, MigrationStatus, RunState};
+use rustix::{fs::FallocateFlags, process::Signal};
 use std::{
     convert::Infallible,
     os::fd::OwnedFd,
@@ -34,6 +34,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const LOGS: Duration = Duration::from_secs(10);
 /// Enough of a console for a panic's trace.
 const CONSOLE_TAIL: u64 = 64 * 1024;
+/// More than device state ever took.
+const STATE_ROOM: u64 = 1 << 20;
 const UNFINISHED: &str = "state.tmp";
 /// Under which QEMU files the descriptor it was handed.
 const HANDED: &str = "state";
@@ -72,8 +74,19 @@ impl QemuVm {
     }
 
     pub(super) async fn adopt(process: Process, known: Known) -> Result<Arc<Self>, Error> {
-        match Qmp::connect(known.socket.clone(), LIMIT).await {
-            Ok(qmp) => Ok(Self::supervise(process, qmp, known.directory, known.socket)),
+        let asked = async {
+            let qmp = Qmp::connect(known.socket.clone(), LIMIT).await?;
+            let status = qmp.ask("adopting", qmp::query_status {}).await?.status;
+            Ok((qmp, status))
+        };
+        match asked.await {
+            // Started to be restored, and whoever was to hand over the state is gone.
+            Ok((_, RunState::inmigrate)) => {
+                process.kill().await?;
+                let _ = std::fs::remove_file(&known.socket);
+                Err(Error::Gone(Exit::Signal(Signal::KILL.as_raw())))
+            }
+            Ok((qmp, _)) => Ok(Self::supervise(process, qmp, known.directory, known.socket)),
             // It may have ended while we knocked.
             Err(error) => match timeout(LAST_WORDS, process.ended()).await {
                 Ok(end) => {
@@ -212,12 +225,17 @@ async fn save(qmp: &Qmp, directory: &Path) -> Result<(), Error> {
     }
     leave_ram(qmp).await?;
     let file = files::create(directory, UNFINISHED).map_err(failed)?;
+    // Room for it, for a full pool is told plainly here and not by QEMU.
+    rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, STATE_ROOM)
+        .map_err(|error| failed(error.into()))?;
     hand_over(qmp, file.try_clone().map_err(failed)?.into()).await?;
     let mut seen = qmp.forget_migration();
     let uri = Some(format!("fd:{HANDED}"));
     let migrate = qmp::migrate { uri, channels: None, detach: None, resume: None };
     qmp.ask(OPERATION, migrate).await?;
     settled(OPERATION, &mut seen, qmp).await?;
+    // What it did not need is given back.
+    file.metadata().and_then(|stat| file.set_len(stat.len())).map_err(failed)?;
     // Renamed when it is whole. Putting it on the disk below is for whoever
     // wants it to last: the machine stands still meanwhile.
     std::fs::rename(directory.join(UNFINISHED), directory.join(STATE)).map_err(failed)
