@@ -185,13 +185,12 @@ impl Archive {
         Ok(generation)
     }
 
+    /// Of those that fit, the one with the largest disk: the least is left to grow.
     pub fn template(&self, fits: impl Fn(&Generation, &str) -> bool) -> Option<Arc<Generation>> {
         let index = self.index();
-        index
-            .all
-            .values()
-            .find(|one| matches!(&one.why, Why::Template { version } if fits(one, version)))
-            .cloned()
+        let fitting =
+            |one: &&Arc<Generation>| matches!(&one.why, Why::Template { version } if fits(one, version));
+        index.all.values().filter(fitting).max_by_key(|one| one.disk).cloned()
     }
 
     pub fn templates(&self) -> Vec<Arc<Generation>> {

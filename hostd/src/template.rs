@@ -53,7 +53,7 @@ pub async fn prepare(host: Arc<Host>) {
     }
     for memory in host.config.idle.ready.clone() {
         let mut machine = blank(&host);
-        machine.memory = memory;
+        (machine.memory, machine.disk) = (memory, host.config.machine.disk);
         ensure(&host, &machine).await;
     }
 }
@@ -61,13 +61,19 @@ pub async fn prepare(host: Arc<Host>) {
 async fn ensure(host: &Arc<Host>, machine: &Machine) {
     // One at a time: templates are never urgent.
     let _turn = host.templating.lock().await;
-    if find(host, machine).is_some() || host.is_closing() {
-        return;
-    }
-    let started = std::time::Instant::now();
     let mut template = blank(host);
     template.image.clone_from(&machine.image);
     (template.cpus, template.memory) = (machine.cpus, machine.memory);
+    // Most machines have the default disk: a template has it already, for to
+    // grow a filesystem takes a guest as long as everything else together.
+    // Whoever asked for less gets one with the image's own.
+    if machine.disk >= host.config.machine.disk {
+        template.disk = host.config.machine.disk;
+    }
+    if find(host, machine).is_some_and(|one| one.disk >= template.disk) || host.is_closing() {
+        return;
+    }
+    let started = std::time::Instant::now();
     match make(host, template).await {
         Ok(generation) => tracing::info!(
             memory = %generation.memory,
@@ -127,6 +133,7 @@ async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Res
 async fn save(host: &Host, machine: &Machine, powered: &Powered) -> Result<()> {
     let mut control = machine::greet(host, machine, powered).await?;
     control.freeze(FREEZE).await.map_err(|error| Error::Guest(error.to_string()))?;
+    control.part().await;
     powered.vm.pause().await?;
     powered.vm.save().await?;
     Ok(())

@@ -21,6 +21,10 @@ use std::{
     sync::Arc,
 };
 
+/// Counts our own changes to the devices a machine has: state that was saved
+/// with others cannot be loaded.
+const LAYOUT: u32 = 2;
+
 /// How guests' code is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
@@ -46,7 +50,7 @@ impl Qemu {
     pub fn detect(binary: &Path, firmware: &Path, accel: Accel) -> Result<Self, Error> {
         Ok(Self {
             binary: binary.to_owned(),
-            version: detect::version(binary)?,
+            version: format!("{}+{LAYOUT}", detect::version(binary)?),
             firmware: detect::firmware(binary, firmware)?,
             accelerator: detect::accelerator(accel)?,
             tsc_khz: detect::tsc_khz()?,

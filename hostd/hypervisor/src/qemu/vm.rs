@@ -17,7 +17,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     sync::{Mutex, watch},
@@ -54,14 +54,18 @@ pub(super) struct QemuVm {
 impl QemuVm {
     pub(super) async fn start(qemu: Qemu, launch: Launch) -> Result<Arc<Self>, Error> {
         let (directory, socket, origin) = (launch.directory.clone(), launch.socket.clone(), launch.origin);
+        let clock = Instant::now();
         let newborn = tokio::task::spawn_blocking(move || spawn::spawn(&qemu, &launch))
             .await
             .map_err(|error| Error::Io { operation: "starting the hypervisor", source: error.into() })??;
+        let spawned = clock.elapsed();
         let begun = async {
             let qmp = Qmp::connect(socket.clone(), START_LIMIT).await?;
+            let answered = clock.elapsed();
             if origin == Origin::Saved {
                 restore(&qmp, &directory).await?;
             }
+            tracing::debug!(?spawned, ?answered, ready = ?clock.elapsed(), "started QEMU");
             Ok(qmp)
         };
         match begun.await {
