@@ -8,9 +8,18 @@
 //! directory, which is its working directory, so that a copy of the directory
 //! is a copy of the machine.
 
+pub mod cgroup;
+pub mod cloud_hypervisor;
 pub mod fake;
+mod files;
+pub mod kvm;
 mod process;
 pub mod qemu;
+pub mod select;
+mod spawn;
+mod supervise;
+mod verdict;
+mod wire;
 
 use berth_types::{ByteSize, MachineId};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
