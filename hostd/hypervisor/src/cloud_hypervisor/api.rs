@@ -184,8 +184,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_500_is_a_refusal_in_its_own_words() {
-        let answer = "HTTP/1.1 500 \r\nContent-Type: application/json\r\nContent-Length: 23\r\n\r\n[\"API\",\"no room at all\"]";
-        let answer: &'static str = answer;
+        let answer =
+            "HTTP/1.1 500 \r\nConnection: close\r\nContent-Length: 24\r\n\r\n[\"API\",\"no room at all\"]";
         with_answer(answer, async |api| {
             for result in [api.pause().await, api.save("x").await, api.restore("x", &[], Vec::new()).await] {
                 assert!(matches!(result, Err(Error::Refused { .. })), "{result:?}");
