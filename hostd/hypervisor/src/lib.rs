@@ -122,12 +122,27 @@ pub trait Driver: Send + Sync + 'static {
 
     fn capabilities(&self) -> Capabilities;
 
+    /// Whether device state that this driver in this version wrote can be
+    /// loaded. Neither hypervisor promises that for any version but its own.
+    fn restores(&self, driver: &str, version: &str) -> bool {
+        (driver, version) == (self.name(), self.version())
+    }
+
     /// Starts a hypervisor. When this returns, its control socket answers; the
     /// guest may still be booting.
     async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error>;
 
     /// Finds a hypervisor again. `None`: that process is gone.
     async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error>;
+}
+
+/// Ends a hypervisor that no driver here can adopt, and waits until it is gone.
+pub async fn end(pid: i32, started: u64) -> Result<(), Error> {
+    const LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
+    let Some(process) = process::Process::find(pid, started)? else { return Ok(()) };
+    process.signal(rustix::process::Signal::KILL)?;
+    let ended = tokio::time::timeout(LIMIT, process.ended()).await;
+    ended.map(drop).map_err(|_| Error::Timeout { operation: "ending a hypervisor", limit: LIMIT })
 }
 
 #[async_trait::async_trait]

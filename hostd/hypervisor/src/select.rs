@@ -4,10 +4,10 @@ use crate::{
     Driver, Error,
     cloud_hypervisor::{self, CloudHypervisor, Rate},
     kvm,
-    qemu::{Accel, Qemu},
+    qemu::{self, Accel, Qemu},
 };
 use berth_config::{self as config, DriverChoice};
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 /// A driver, and in a sentence why it was chosen.
 pub struct Selected {
@@ -20,7 +20,7 @@ pub struct Selected {
 pub fn select(config: &config::Hypervisor) -> Result<Selected, Error> {
     match config.driver {
         DriverChoice::Qemu => {
-            let qemu = qemu(config)?;
+            let qemu = find_qemu(config)?;
             let why = format!("as configured; guests run with {}", qemu.accelerator());
             Ok(Selected { driver: Arc::new(qemu), why })
         }
@@ -38,7 +38,7 @@ pub fn select(config: &config::Hypervisor) -> Result<Selected, Error> {
                 Ok(Selected { driver: Arc::new(driver), why })
             }
             Err(reason) => {
-                let qemu = qemu(config)?;
+                let qemu = find_qemu(config)?;
                 let why = format!(
                     "guests run with {}; cloud-hypervisor cannot be used: {reason}",
                     qemu.accelerator()
@@ -46,6 +46,15 @@ pub fn select(config: &config::Hypervisor) -> Result<Selected, Error> {
                 Ok(Selected { driver: Arc::new(qemu), why })
             }
         },
+    }
+}
+
+/// Which hypervisor a program is, and which version: as records name them.
+pub fn identify(binary: &Path) -> Result<(&'static str, String), Error> {
+    match cloud_hypervisor::version(binary) {
+        Ok(version) => Ok((cloud_hypervisor::NAME, version)),
+        Err(error @ Error::Spawn { .. }) => Err(error),
+        Err(_) => qemu::version(binary).map(|version| (qemu::NAME, version)),
     }
 }
 
@@ -58,7 +67,7 @@ fn best(config: &config::Hypervisor) -> Result<CloudHypervisor, String> {
     })
 }
 
-fn qemu(config: &config::Hypervisor) -> Result<Qemu, Error> {
+fn find_qemu(config: &config::Hypervisor) -> Result<Qemu, Error> {
     let accel = match config.qemu.accel {
         config::Accel::Auto => Accel::Auto,
         config::Accel::Kvm => Accel::Kvm,

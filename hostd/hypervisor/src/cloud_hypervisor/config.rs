@@ -5,7 +5,7 @@
 //! writes beside the devices is not read again: it was written by the least
 //! trusted process on the host, and today's rates are the operator's of today.
 
-use super::{Rate, Settings};
+use super::{CloudHypervisor, Rate, Settings};
 use crate::{
     Launch,
     files::{DISK, RAM},
@@ -34,11 +34,21 @@ pub(super) struct Machine<'a> {
     pub(super) initrd: &'a Path,
     /// Whether the pool takes reads and writes past the page cache.
     pub(super) direct: bool,
+    /// Whether the host can keep the process from other files.
+    pub(super) landlock: bool,
 }
 
 impl<'a> Machine<'a> {
-    pub(super) fn new(settings: &'a Settings, launch: &'a Launch, memory: u64, direct: bool) -> Self {
-        Self { settings, cpus: launch.cpus, memory, kernel: &launch.kernel, initrd: &launch.initrd, direct }
+    pub(super) fn new(driver: &'a CloudHypervisor, launch: &'a Launch, memory: u64, direct: bool) -> Self {
+        Self {
+            settings: &driver.settings,
+            cpus: launch.cpus,
+            memory,
+            kernel: &launch.kernel,
+            initrd: &launch.initrd,
+            direct,
+            landlock: driver.landlock,
+        }
     }
 
     /// For `vm.create`. The links are added to it with their descriptors.
@@ -65,7 +75,7 @@ impl<'a> Machine<'a> {
             // program's own way to a file would empty it at every start.
             serial: Some(SerialConfig::new(ConsoleMode::Tty)),
             console: Some(ConsoleConfig::new(ConsoleMode::Off)),
-            landlock_enable: Some(true),
+            landlock_enable: Some(self.landlock),
             // Its own directory, for the device state that it saves.
             landlock_rules: Some(vec![LandlockConfig::new(".".to_owned(), "rw".to_owned())]),
             ..VmConfig::new(PayloadConfig {
@@ -154,6 +164,7 @@ mod tests {
             kernel: Path::new("/images/a b/vmlinux"),
             initrd: Path::new("/images/a b/initrd"),
             direct: true,
+            landlock: true,
         }
     }
 

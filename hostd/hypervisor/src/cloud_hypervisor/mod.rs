@@ -10,6 +10,7 @@ mod api;
 mod config;
 mod detect;
 mod events;
+pub mod landlock;
 mod request;
 mod start;
 mod state;
@@ -50,6 +51,7 @@ pub struct CloudHypervisor {
     settings: Settings,
     /// Whose members may use KVM, where that takes a group.
     device_group: Option<u32>,
+    landlock: bool,
     groups: Groups,
 }
 
@@ -66,6 +68,7 @@ impl CloudHypervisor {
             version,
             settings: settings.clone(),
             device_group: access.group,
+            landlock: landlock::is_there(),
             groups: Groups::prepare(),
         })
     }

@@ -34,7 +34,7 @@ pub(super) fn start(driver: &CloudHypervisor, launch: &Launch) -> Result<Begun, 
             None
         }
         Origin::Saved => {
-            let machine = Machine::new(&driver.settings, launch, laid.memory, direct);
+            let machine = Machine::new(driver, launch, laid.memory, direct);
             Some(Restoring::begin(&launch.directory, launch.uid, &machine)?)
         }
     };

@@ -46,7 +46,7 @@ impl CloudVm {
         let api = Api::new(&socket);
         let going = async {
             let events = Events::open(&events::path(&socket))?;
-            let machine = Machine::new(&driver.settings, &launch, memory, direct);
+            let machine = Machine::new(&driver, &launch, memory, direct);
             let taps = [&launch.ctl_tap, &launch.eth_tap].map(OwnedFd::try_clone);
             let taps = taps.into_iter().collect::<std::io::Result<Vec<_>>>();
             let taps = taps.map_err(|source| Error::Io { operation: "sharing the taps", source })?;

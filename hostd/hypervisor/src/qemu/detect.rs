@@ -15,7 +15,8 @@ pub(super) enum Accelerator {
     Tcg,
 }
 
-pub(super) fn version(binary: &Path) -> Result<String, Error> {
+/// What a program says of itself.
+pub fn version(binary: &Path) -> Result<String, Error> {
     let output = ask(binary, &["--version"])?;
     parse_version(&output).ok_or_else(|| Error::Refused {
         operation: "asking the hypervisor's version",

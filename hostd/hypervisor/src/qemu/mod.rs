@@ -18,6 +18,11 @@ use std::{
     sync::Arc,
 };
 
+pub use detect::version;
+
+/// As records, manifests and the configuration name it.
+pub const NAME: &str = "qemu";
+
 /// How guests' code is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
@@ -68,7 +73,7 @@ impl Qemu {
 #[async_trait::async_trait]
 impl Driver for Qemu {
     fn name(&self) -> &'static str {
-        "qemu"
+        NAME
     }
 
     fn version(&self) -> &str {

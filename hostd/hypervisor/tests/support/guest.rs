@@ -15,7 +15,7 @@ use std::{
 };
 
 /// For a boot under emulation on a busy host.
-const BOOT: Duration = Duration::from_secs(180);
+const BOOT: Duration = Duration::from_secs(300);
 const ANSWER: Duration = Duration::from_secs(60);
 
 pub struct Guest(pub Arc<OwnedFd>);
