@@ -165,6 +165,7 @@ mod tests {
             initrd: Path::new("/images/a b/initrd"),
             direct: true,
             landlock: true,
+            landlock: true,
         }
     }
 
