@@ -165,7 +165,6 @@ mod tests {
             initrd: Path::new("/images/a b/initrd"),
             direct: true,
             landlock: true,
-            landlock: true,
         }
     }
 

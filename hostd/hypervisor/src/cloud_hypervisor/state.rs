@@ -183,8 +183,9 @@ mod tests {
         let scratch = Scratch::new();
         let settings = Settings::default();
         let (kernel, initrd) = (Path::new("/k"), Path::new("/i"));
+        let (direct, landlock) = (false, false);
         let machine =
-            Machine { settings: &settings, cpus: 1, memory: 1 << 28, kernel, initrd, direct: false };
+            Machine { settings: &settings, cpus: 1, memory: 1 << 28, kernel, initrd, direct, landlock };
         assert!(Restoring::begin(&scratch.0, uid(), &machine).is_err(), "without a state");
         std::fs::write(scratch.0.join(STATE), "devices").unwrap();
         let restoring = Restoring::begin(&scratch.0, uid(), &machine).unwrap();
