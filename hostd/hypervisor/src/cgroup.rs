@@ -13,7 +13,7 @@ use std::{
 
 /// Ours, beside what a service manager keeps there.
 const NAME: &str = "berth";
-const CONTROLLERS: &[&str] = &["+cpu", "+memory", "+pids"];
+const CONTROLLERS: &[&str] = &["cpu", "memory", "pids"];
 /// Microseconds over which a machine's share of the CPUs is measured.
 const PERIOD: u64 = 100_000;
 /// Beside the guest's memory: the hypervisor's own, and what it translates.
@@ -30,32 +30,40 @@ pub struct Groups(Option<PathBuf>);
 pub(crate) struct Group(File);
 
 impl Groups {
-    /// Looks for cgroup2 and makes our own place in it.
-    pub fn prepare() -> Self {
+    /// Looks for cgroup2, and changes nothing.
+    pub fn find() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        Self(mount_point(&mounts).and_then(|mount| {
-            let place = mount.join(NAME);
-            match fs::create_dir(&place) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    tracing::debug!(%error, place = %place.display(), "no control groups");
-                    return None;
-                }
-                _ => {}
-            }
-            for directory in [&mount, &place] {
-                for controller in CONTROLLERS {
-                    let _ = fs::write(directory.join("cgroup.subtree_control"), controller);
-                }
-            }
-            Some(place)
-        }))
+        Self(mount_point(&mounts).map(|mount| mount.join(NAME)))
     }
 
-    /// Which limits a machine's group has here, for `doctor`.
-    pub fn limits(&self) -> Vec<String> {
-        let Some(place) = &self.0 else { return Vec::new() };
-        let enabled = fs::read_to_string(place.join("cgroup.subtree_control")).unwrap_or_default();
-        enabled.split_whitespace().map(str::to_owned).collect()
+    /// Makes our own place in it.
+    pub(crate) fn prepare() -> Self {
+        let found = Self::find();
+        let Some(place) = &found.0 else { return found };
+        match fs::create_dir(place) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                tracing::debug!(%error, place = %place.display(), "no control groups");
+                return Self(None);
+            }
+            _ => {}
+        }
+        for directory in place.parent().into_iter().chain([place.as_path()]) {
+            for controller in CONTROLLERS {
+                // One that is not there, or kept elsewhere, is done without.
+                let _ = fs::write(directory.join("cgroup.subtree_control"), format!("+{controller}"));
+            }
+        }
+        found
+    }
+
+    /// Which of the limits a machine's group can have here, for `doctor`.
+    pub fn limits(&self) -> Vec<&'static str> {
+        let mount = self.0.as_deref().and_then(Path::parent);
+        let there = mount.map(|mount| fs::read_to_string(mount.join("cgroup.controllers")));
+        let there = there.and_then(Result::ok).unwrap_or_default();
+        let mut limits = CONTROLLERS.to_vec();
+        limits.retain(|limit| there.split_whitespace().any(|controller| controller == *limit));
+        limits
     }
 
     fn path(&self, id: &MachineId) -> Option<PathBuf> {

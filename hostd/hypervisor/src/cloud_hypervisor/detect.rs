@@ -44,7 +44,8 @@ pub fn version(binary: &Path) -> Result<String, Error> {
     })
 }
 
-pub(super) fn accepted(binary: &Path) -> Result<String, Error> {
+/// Its version, if it is one that this driver knows.
+pub fn accepted(binary: &Path) -> Result<String, Error> {
     let found = version(binary)?;
     if major(&found).is_some_and(|major| ACCEPTED.contains(&major)) {
         return Ok(found);

@@ -16,7 +16,7 @@ mod start;
 mod state;
 mod vm;
 
-pub use detect::{ACCEPTED, version};
+pub use detect::{ACCEPTED, accepted, version};
 
 use crate::{Capabilities, Driver, Error, Known, Launch, Vm, cgroup::Groups, kvm, process::Process};
 use berth_types::ByteSize;
