@@ -73,8 +73,9 @@ fn reflinks(context: &Context) -> Finding {
         return Finding::new(WHAT, Verdict::Good, format!("{} has them", data.display()));
     }
     let size = context.config.host.pool_size;
-    let detail =
-        format!("not here: an XFS of {size} is made in a file; an XFS or btrfs of its own is a little faster");
+    let detail = format!(
+        "not here: an XFS of {size} is made in a file; an XFS or btrfs of its own is a little faster"
+    );
     Finding::new(WHAT, Verdict::Note, detail)
 }
 

@@ -67,7 +67,8 @@ fn confinement() -> Finding {
 fn limits() -> Finding {
     let limits = Groups::find().limits();
     if limits.is_empty() {
-        let detail = "no cgroup2 controllers: a machine's CPUs and memory are limited by its hypervisor alone";
+        let detail =
+            "no cgroup2 controllers: a machine's CPUs and memory are limited by its hypervisor alone";
         Finding::new("limits", Verdict::Note, detail)
     } else {
         Finding::new("limits", Verdict::Good, format!("cgroup2 with {}", limits.join(", ")))
