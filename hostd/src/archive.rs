@@ -5,9 +5,9 @@
 
 use crate::{
     error::{Error, FileContext, Result},
-    storage::{Found, Generations, Way, blocking, fingerprint},
+    storage::{Found, Generations, Occupied, Way, blocking, fingerprint},
 };
-use berth_types::{ByteSize, Code, Generation, GenerationId, Machine, MachineId, Point, Refusal, Why};
+use berth_types::{Code, Generation, GenerationId, Machine, MachineId, Point, Refusal, Why};
 use ed25519_dalek::{Signature, Signer, SigningKey};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -24,6 +24,8 @@ pub struct Archive {
     index: RwLock<Index>,
     /// How many automatic generations of one machine are kept.
     keep: usize,
+    /// Read by whoever syncs a generation.
+    syncing: Arc<tokio::sync::RwLock<()>>,
 }
 
 #[derive(Default)]
@@ -43,7 +45,13 @@ struct Manifest {
 
 impl Archive {
     pub fn open(files: Generations, key: &Path, keep: u32) -> Result<Self> {
-        Ok(Self { files, key: signing_key(key)?, index: RwLock::default(), keep: keep as usize })
+        Ok(Self {
+            files,
+            key: signing_key(key)?,
+            index: RwLock::default(),
+            keep: keep as usize,
+            syncing: Arc::default(),
+        })
     }
 
     fn index(&self) -> std::sync::RwLockReadGuard<'_, Index> {
@@ -144,12 +152,19 @@ impl Archive {
 
     pub fn sync_later(&self, id: &GenerationId) {
         let (files, id) = (self.files.clone(), id.clone());
+        let turn = self.syncing.clone().try_read_owned();
         tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             if let Err(error) = files.sync(&id) {
                 // Removed meanwhile, most likely.
                 tracing::debug!(generation = %id, error = error.chain(), "cannot sync a generation");
             }
         });
+    }
+
+    /// Returns when nothing is being synced any more: a pool can be unmounted.
+    pub async fn synced(&self) {
+        let _all = self.syncing.write().await;
     }
 
     pub fn get(&self, id: &GenerationId) -> Option<Arc<Generation>> {
@@ -174,13 +189,12 @@ impl Archive {
         Ok(generation)
     }
 
+    /// Of those that fit, the one with the largest disk: the least is left to grow.
     pub fn template(&self, fits: impl Fn(&Generation, &str) -> bool) -> Option<Arc<Generation>> {
         let index = self.index();
-        index
-            .all
-            .values()
-            .find(|one| matches!(&one.why, Why::Template { version } if fits(one, version)))
-            .cloned()
+        let fitting =
+            |one: &&Arc<Generation>| matches!(&one.why, Why::Template { version } if fits(one, version));
+        index.all.values().filter(fitting).max_by_key(|one| one.disk).cloned()
     }
 
     pub fn templates(&self) -> Vec<Arc<Generation>> {
@@ -188,8 +202,9 @@ impl Archive {
         index.all.values().filter(|one| matches!(one.why, Why::Template { .. })).cloned().collect()
     }
 
-    pub fn occupied(&self, id: &GenerationId) -> ByteSize {
-        self.files.occupied(id)
+    pub async fn occupied(&self, id: &GenerationId) -> Result<Occupied> {
+        let (files, id) = (self.files.clone(), id.clone());
+        blocking(move || Ok(files.occupied(&id))).await
     }
 
     /// Someone sleeps in it: it stays.

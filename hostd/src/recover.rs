@@ -47,11 +47,11 @@ pub async fn recover(host: &Arc<Host>) -> Result<()> {
 }
 
 /// Ends hypervisors that no machine of the fleet has.
-pub async fn end_unowned(host: &Host) -> Result<()> {
+async fn end_unowned(host: &Host) -> Result<()> {
     for (id, (pid, started)) in hypervisors(host.storage.machines())? {
         if !host.fleet.knows(&id) {
             tracing::warn!(machine = %id, pid, "ending a hypervisor that no record owns");
-            end(host, &id, pid, started).await;
+            end(host, id, pid, started).await;
         }
     }
     Ok(())
@@ -123,7 +123,7 @@ async fn settle(host: &Host) -> Result<HashMap<MachineId, Machine>> {
     for id in &removing {
         tracing::info!(machine = %id, "finishing a removal");
         if let Some((pid, started)) = hypervisors(host.storage.machines())?.remove(id) {
-            end(host, id, pid, started).await;
+            end(host, id.clone(), pid, started).await;
         }
         host.storage.remove(id).await?;
         host.store.remove_machine(id).await?;
@@ -138,7 +138,7 @@ async fn settle(host: &Host) -> Result<HashMap<MachineId, Machine>> {
             Some(record) if host.registry.user(&record.owner).is_none() => {
                 tracing::info!(machine = %id, "undoing a template that was not finished");
                 if let Some((pid, started)) = hypervisors(host.storage.machines())?.remove(&id) {
-                    end(host, &id, pid, started).await;
+                    end(host, id.clone(), pid, started).await;
                 }
                 host.storage.remove(&id).await?;
             }
@@ -167,7 +167,7 @@ async fn adopt(host: &Host, record: &Machine, process: Option<(i32, u64)>) -> Op
     let runtime = record.runtime.as_ref().filter(|_| record.state.has_process());
     if let Some(other) = runtime.map(|runtime| &runtime.driver).filter(|name| *name != host.driver.name()) {
         tracing::error!(machine = %record.id, driver = other, "it runs under another driver; ending it");
-        end(host, &record.id, pid, started).await;
+        end(host, record.id.clone(), pid, started).await;
         return None;
     }
     let network = match runtime {
@@ -185,18 +185,16 @@ async fn adopt(host: &Host, record: &Machine, process: Option<(i32, u64)>) -> Op
             if let Err(error) = adopted {
                 tracing::error!(machine = %record.id, %error, "cannot adopt a hypervisor");
             }
-            end(host, &record.id, pid, started).await;
+            end(host, record.id.clone(), pid, started).await;
             None
         }
     }
 }
 
-/// Whichever hypervisor it is: the driver may have been changed since.
-async fn end(host: &Host, id: &MachineId, pid: i32, started: u64) {
-    if let Err(error) = berth_hypervisor::end(pid, started).await {
+async fn end(host: &Host, id: MachineId, pid: i32, started: u64) {
+    if let Err(error) = berth_hypervisor::end(&known(host, id, pid, started)).await {
         tracing::error!(pid, %error, "cannot end a hypervisor");
     }
-    let _ = std::fs::remove_file(host.vm_socket(id));
 }
 
 fn known(host: &Host, id: MachineId, pid: i32, started: u64) -> Known {

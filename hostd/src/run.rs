@@ -18,13 +18,17 @@ use berth_config::Config;
 use berth_hypervisor::select::{Selected, select};
 use std::{
     fs::File,
-    path::Path,
-    sync::{Arc, atomic::AtomicBool},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+
+/// For what is left of an earlier hostd to let go.
+const PREDECESSOR: Duration = Duration::from_secs(10);
 
 /// Runs until a signal or the operator ends it. A signal leaves machines
 /// running for the next hostd to adopt; the operator's shutdown stops them.
@@ -34,7 +38,7 @@ pub async fn run(config: Config) -> Result<()> {
     for directory in [&data, &run, &run.join("vm")] {
         std::fs::create_dir_all(directory).file("create", directory)?;
     }
-    let _alone = lock(&data.join("hostd.lock"))?;
+    let _alone = lock(data.join("hostd.lock")).await?;
     // 2. Everything hostd owns.
     let storage = Storage::open(&config).await?;
     let store = open_store(&data.join("store"))?;
@@ -55,7 +59,7 @@ pub async fn run(config: Config) -> Result<()> {
         fleet: Fleet::default(),
         archive,
         templating: tokio::sync::Mutex::default(),
-        closing: AtomicBool::new(false),
+        closing: watch::channel(false).0,
         end,
         config,
     });
@@ -80,7 +84,8 @@ pub async fn run(config: Config) -> Result<()> {
         for handle in host.fleet.all() {
             handle.down().await;
         }
-        template::give_up(&host).await;
+        template::none_under_way(&host).await;
+        host.archive.synced().await;
     }
     networks.close_spares().await;
     host.store.flush().await?;
@@ -92,10 +97,16 @@ pub async fn run(config: Config) -> Result<()> {
     Ok(())
 }
 
-fn lock(path: &Path) -> Result<File> {
-    let file = File::create(path).file("create", path)?;
-    file.try_lock().map_err(std::io::Error::from).file("another hostd holds", path)?;
-    Ok(file)
+/// One hostd at a time. A child of one that was killed can hold the lock for the
+/// moment between its fork and its exec, so the lock is waited for.
+async fn lock(path: PathBuf) -> Result<File> {
+    let file = File::create(&path).file("create", &path)?;
+    let locked = tokio::task::spawn_blocking(move || file.lock().map(|()| file));
+    match tokio::time::timeout(PREDECESSOR, locked).await {
+        Ok(Ok(locked)) => locked.file("lock", path),
+        Ok(Err(error)) => Err(std::io::Error::other(error)).file("lock", path),
+        Err(_) => Err(std::io::Error::from(std::io::ErrorKind::WouldBlock)).file("another hostd holds", path),
+    }
 }
 
 /// A damaged store is set aside, and rebuilt from the mirrors. One that cannot

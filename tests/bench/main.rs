@@ -15,6 +15,7 @@
 //!
 //! With the names of parts as arguments it measures those and prints them.
 
+mod asleep;
 mod bare;
 mod measure;
 mod memory;
@@ -50,6 +51,12 @@ fn main() -> Result<()> {
     servers.stop()?;
     if wanted("rest") {
         rest::measure(&scratch, &mut report)?;
+    }
+    if wanted("idle") {
+        asleep::idle(&scratch, &mut report)?;
+    }
+    if wanted("asleep") {
+        asleep::thousand(&scratch, &mut report)?;
     }
     if !parts.is_empty() {
         print!("{}", report.render());

@@ -15,9 +15,13 @@ pub struct MachineView {
     pub cpus: u32,
     pub memory: ByteSize,
     pub disk: ByteSize,
-    /// What its files occupy in the pool now. Only in `info`.
+    /// What its disk occupies in the pool now. Only in `info`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_used: Option<ByteSize>,
+    /// What it and its points in time occupy there together, memory included
+    /// and what they share counted once. Only in `info`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_used: Option<ByteSize>,
     pub labels: Labels,
     pub created: Timestamp,
     pub last_used: Timestamp,
@@ -52,8 +56,10 @@ pub struct PointView {
     pub created: Timestamp,
     pub memory: ByteSize,
     pub disk: ByteSize,
-    /// What its files occupy, shared extents included.
+    /// What its files occupy, with what they share with others.
     pub occupied: ByteSize,
+    /// What only it occupies: removing it gives this back.
+    pub own: ByteSize,
     /// With memory and processes, or only a disk.
     pub has_memory: bool,
 }

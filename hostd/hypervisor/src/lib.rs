@@ -132,17 +132,9 @@ pub trait Driver: Send + Sync + 'static {
     /// guest may still be booting.
     async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error>;
 
-    /// Finds a hypervisor again. `None`: that process is gone.
+    /// Finds a hypervisor again. `None`: that process is gone, or it had not come
+    /// so far that it could go on, and was ended.
     async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error>;
-}
-
-/// Ends a hypervisor that no driver here can adopt, and waits until it is gone.
-pub async fn end(pid: i32, started: u64) -> Result<(), Error> {
-    const LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
-    let Some(process) = process::Process::find(pid, started)? else { return Ok(()) };
-    process.signal(rustix::process::Signal::KILL)?;
-    let ended = tokio::time::timeout(LIMIT, process.ended()).await;
-    ended.map(drop).map_err(|_| Error::Timeout { operation: "ending a hypervisor", limit: LIMIT })
 }
 
 #[async_trait::async_trait]
@@ -185,4 +177,14 @@ impl std::fmt::Display for Exit {
             Self::Unknown => f.write_str("it ended"),
         }
     }
+}
+
+/// Ends a hypervisor that may not answer any more, or whose driver is no longer
+/// the one that is configured. Fine if it is gone.
+pub async fn end(known: &Known) -> Result<(), Error> {
+    if let Some(process) = process::Process::find(known.pid, known.started)? {
+        process.kill().await?;
+    }
+    let _ = std::fs::remove_file(&known.socket);
+    Ok(())
 }

@@ -49,12 +49,13 @@ pub fn select(config: &config::Hypervisor) -> Result<Selected, Error> {
     }
 }
 
-/// Which hypervisor a program is, and which version: as records name them.
+/// Which hypervisor a program is, and which version: as manifests name them.
 pub fn identify(binary: &Path) -> Result<(&'static str, String), Error> {
+    let named = |name, version, layout: u32| (name, format!("{version}+{layout}"));
     match cloud_hypervisor::version(binary) {
-        Ok(version) => Ok((cloud_hypervisor::NAME, version)),
+        Ok(version) => Ok(named(cloud_hypervisor::NAME, version, cloud_hypervisor::LAYOUT)),
         Err(error @ Error::Spawn { .. }) => Err(error),
-        Err(_) => qemu::version(binary).map(|version| (qemu::NAME, version)),
+        Err(_) => qemu::version(binary).map(|version| named(qemu::NAME, version, qemu::LAYOUT)),
     }
 }
 

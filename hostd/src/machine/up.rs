@@ -16,7 +16,11 @@ use crate::{
 use berth_hypervisor::{Launch, Origin, Vm};
 use berth_types::{Code, Event, Failure, Machine, Refusal, Runtime, State, next};
 use jiff::Timestamp;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::time::timeout;
 
 /// How long a guest that answers may take to repair itself.
 const REPAIR: Duration = Duration::from_secs(30);
@@ -93,17 +97,15 @@ pub async fn power(
 /// any point: it owns nothing.
 pub async fn greet(host: &Host, machine: &Machine, powered: &Powered) -> Result<Control> {
     let limit = host.config.machine.boot_timeout.duration();
-    let up = async {
-        tokio::select! {
-            control = tokio::time::timeout(limit, Control::when_up(&powered.network.link)) => match control {
-                Ok(control) => control.map_err(lost),
-                Err(_) => Err(Error::Guest(format!("it did not come up within {} s", limit.as_secs()))),
-            },
-            exit = powered.vm.wait() => Err(Error::Guest(format!("it did not come up: {exit}"))),
-        }
+    let clock = Instant::now();
+    let control = tokio::select! {
+        control = timeout(limit, Control::when_repaired(&powered.network.link, machine, REPAIR)) => match control {
+            Ok(control) => control.map_err(lost)?,
+            Err(_) => return Err(Error::Guest(format!("it did not come up within {} s", limit.as_secs()))),
+        },
+        exit = powered.vm.wait() => return Err(Error::Guest(format!("it did not come up: {exit}"))),
     };
-    let mut control = up.await?;
-    control.repair(machine, REPAIR).await.map_err(lost)?;
+    tracing::debug!(machine = %machine.id, took = ?clock.elapsed(), "the guest is up");
     Ok(control)
 }
 
@@ -132,7 +134,12 @@ impl Actor {
     pub async fn adopted(&mut self, powered: Powered) {
         // What it saved before hostd ended must never meet the RAM that goes on now.
         self.host.storage.forget_state(&self.record.id);
-        match powered.vm.resume().await {
+        let going = async {
+            // It may be fresh from a smaller template.
+            powered.vm.resize_disk(self.record.disk).await?;
+            powered.vm.resume().await
+        };
+        match going.await {
             Ok(()) => {
                 if let Some(answers) = self.wait_for_guest(powered, Vec::new()).await {
                     self.start(answers).await;
@@ -249,9 +256,11 @@ impl Actor {
             ));
         }
         let directory = self.host.storage.directory(&self.record.id);
+        let clock = Instant::now();
         if let Err(error) = self.host.archive.thaw(&generation.id, directory, self.record.uid).await {
             return Err((error, memory, network));
         }
+        let thawed = clock.elapsed();
         fault::point("wake.thawed");
         let powered = power(&self.host, &self.record, memory, network, Origin::Saved).await?;
         let going = async {
@@ -264,6 +273,7 @@ impl Actor {
             Ok(()) => {
                 // Used up: with RAM that has gone on it would be somebody else's past.
                 self.host.storage.forget_state(&self.record.id);
+                tracing::debug!(machine = %self.record.id, ?thawed, resumed = ?clock.elapsed(), "resumed");
                 Ok(powered)
             }
             Err(error) => {

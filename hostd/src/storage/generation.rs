@@ -7,7 +7,10 @@
 
 use crate::{
     error::{FileContext, Result},
-    storage::directory::{self, DISK, MAKING, REMOVING, STATE, clone, make_private, sync},
+    storage::{
+        directory::{self, DISK, MAKING, REMOVING, STATE, clone, make_private, sync},
+        extents,
+    },
 };
 use berth_types::{ByteSize, GenerationId};
 use sha2::{Digest, Sha256};
@@ -28,6 +31,12 @@ pub enum Way {
     Move,
     /// The files stay where they are: the generation shares their extents.
     Share,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupied {
+    pub all: ByteSize,
+    pub own: ByteSize,
 }
 
 #[derive(Clone, Debug)]
@@ -162,9 +171,12 @@ impl Generations {
         fs::read(&path).file("read", path)
     }
 
-    /// What it occupies by itself and what it shares with others.
-    pub fn occupied(&self, id: &GenerationId) -> ByteSize {
-        directory::occupied(&self.directory(id))
+    /// What its files occupy, and what of that nobody shares: removing it would
+    /// give that back. A filesystem that does not tell is taken to share nothing.
+    pub fn occupied(&self, id: &GenerationId) -> Occupied {
+        let directory = self.directory(id);
+        let all = directory::occupied(&directory);
+        Occupied { all, own: extents::own(&directory).map_or(all, ByteSize) }
     }
 
     pub fn survey(&self) -> Result<Found> {

@@ -15,7 +15,7 @@ use berth_types::{ByteSize, MachineId, MachineName, MachineSpec, Refusal, SshKey
 use guests::Guests;
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -90,7 +90,7 @@ impl World {
             driver: Arc::new(driver.clone()),
             ledger: Ledger::new(config.quota, ByteSize::gib(1)),
             fleet: Fleet::default(),
-            closing: AtomicBool::new(false),
+            closing: watch::channel(false).0,
             end: watch::channel(false).0,
             store,
             registry,

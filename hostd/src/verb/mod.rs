@@ -55,7 +55,7 @@ pub async fn for_user(host: &Arc<Host>, user: &UserId, request: Request, progres
         Request::AttachDefault => attach::attach_default(host, user, progress).await,
         Request::New { spec } => new::new(host, user, spec, progress).await.and_then(plain),
         Request::List => plain(Reply::Machines(list::list(host, user))),
-        Request::Info { name } => list::info(host, user, &name).and_then(plain),
+        Request::Info { name } => list::info(host, user, &name).await.and_then(plain),
         Request::Console { name } => list::console(host, user, &name).and_then(plain),
         Request::Remove { names } => remove::remove(host, user, names, progress).await.and_then(plain),
         Request::Sleep { name } => {
@@ -86,7 +86,7 @@ pub async fn for_user(host: &Arc<Host>, user: &UserId, request: Request, progres
         Request::Snapshot { name, label } => {
             snapshot::snapshot(host, user, &name, label, progress).await.and_then(plain)
         }
-        Request::Snapshots { name } => snapshot::list(host, user, &name).and_then(plain),
+        Request::Snapshots { name } => snapshot::list(host, user, &name).await.and_then(plain),
         Request::SnapshotRemove { name, label } => {
             snapshot::remove(host, user, &name, label).await.and_then(plain)
         }

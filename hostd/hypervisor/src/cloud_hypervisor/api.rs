@@ -41,8 +41,14 @@ impl Api {
         Self { socket: socket.to_owned(), client: socket_based_api_client(socket) }
     }
 
-    pub(super) async fn ping(&self) -> Result<(), Error> {
-        ask("connecting to the hypervisor", LIMIT, self.client.vmm_ping_get()).await.map(drop)
+    /// Whether there is a machine that could go on: one that was described and
+    /// not started, or was to be restored, is none.
+    pub(super) async fn has_machine(&self) -> Result<bool, Error> {
+        match ask("connecting to the hypervisor", LIMIT, self.client.vm_info_get()).await {
+            Ok(info) => Ok(matches!(info.state, VmState::Running | VmState::Paused)),
+            Err(Error::Refused { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) async fn create(&self, config: VmConfig) -> Result<(), Error> {
@@ -197,7 +203,7 @@ mod tests {
     #[tokio::test]
     async fn a_hypervisor_that_hangs_up_is_no_refusal() {
         with_answer("", async |api| {
-            for result in [api.ping().await, api.restore("x", &[], Vec::new()).await] {
+            for result in [api.has_machine().await.map(drop), api.restore("x", &[], Vec::new()).await] {
                 assert!(matches!(result, Err(Error::Io { .. })), "{result:?}");
             }
         })

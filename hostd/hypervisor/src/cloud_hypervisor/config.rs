@@ -132,7 +132,7 @@ impl<'a> Machine<'a> {
         // loglevel=1: silent until the kernel dies. panic=-1, reboot=k: a dead
         // kernel resets the machine at once, by the keyboard controller.
         let line = "console=ttyS0 quiet loglevel=1 panic=-1 reboot=k random.trust_cpu=on ipv6.disable=1 \
-                    cryptomgr.notests rcupdate.rcu_expedited=1";
+                    cryptomgr.notests rcupdate.rcu_expedited=1 psi=0 lsm=landlock";
         format!("{line} {}", self.settings.kernel_arguments).trim_end().to_owned()
     }
 }

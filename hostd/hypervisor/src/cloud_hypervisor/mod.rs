@@ -60,7 +60,7 @@ impl CloudHypervisor {
     /// ordinary guests: see [`kvm::prove`].
     pub fn detect(settings: &Settings) -> Result<Self, Error> {
         let binary = detect::find(&settings.binary)?;
-        let version = detect::accepted(&binary)?;
+        let version = format!("{}+{LAYOUT}", detect::accepted(&binary)?);
         let access = kvm::access()
             .map_err(|error| Error::Refused { operation: "looking for KVM", message: error.to_string() })?;
         Ok(Self {
@@ -108,3 +108,6 @@ impl Driver for CloudHypervisor {
 
 /// As records, manifests and the configuration name it.
 pub const NAME: &str = "cloud-hypervisor";
+/// Counts our own changes to the devices a machine has: state that was saved
+/// with others cannot be loaded.
+pub(crate) const LAYOUT: u32 = 1;

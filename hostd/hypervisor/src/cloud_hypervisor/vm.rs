@@ -20,6 +20,7 @@ use std::{
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 use tokio::{sync::Mutex, time::timeout};
 
@@ -36,12 +37,14 @@ impl CloudVm {
     pub(super) async fn start(driver: CloudHypervisor, launch: Launch) -> Result<Arc<Self>, Error> {
         let socket = launch.socket.clone();
         let leftovers = start::leftovers(&driver, &launch);
+        let clock = Instant::now();
         let (driver, launch, begun) = blocking("starting the hypervisor", move || {
             let begun = start::start(&driver, &launch)?;
             Ok((driver, launch, begun))
         })
         .await?;
         let Begun { newborn, memory, direct, restoring } = begun;
+        let spawned = clock.elapsed();
         let directory = launch.directory.clone();
         let api = Api::new(&socket);
         let going = async {
@@ -55,6 +58,7 @@ impl CloudVm {
             } else {
                 boot(&api, &machine, taps).await?;
             }
+            tracing::debug!(?spawned, ready = ?clock.elapsed(), "started Cloud Hypervisor");
             Ok(events)
         };
         match going.await {
@@ -74,17 +78,26 @@ impl CloudVm {
         let pipe = events::path(&known.socket);
         let leftovers = driver.groups.leftovers(&known.id, [known.socket.clone(), pipe.clone()]);
         let api = Api::new(&known.socket);
+        let clear = || leftovers.iter().for_each(|path| files::discard(path));
         let found = async {
-            api.ping().await?;
+            if !api.has_machine().await? {
+                return Ok(None);
+            }
             let mut events = Events::open(&pipe)?;
             events.forget();
-            Ok(events)
+            Ok(Some(events))
         };
         match found.await {
-            Ok(events) => Ok(Self::supervise(process, api, events, known.directory, leftovers)),
+            Ok(Some(events)) => Ok(Self::supervise(process, api, events, known.directory, leftovers)),
+            // Whoever was to tell it what to do is gone.
+            Ok(None) => {
+                process.kill().await?;
+                clear();
+                Err(Error::Gone(Exit::Signal(Signal::KILL.as_raw())))
+            }
             Err(error) => match ended_meanwhile(&process, &known.directory).await {
                 Some(exit) => {
-                    leftovers.iter().for_each(|path| files::discard(path));
+                    clear();
                     Err(Error::Gone(exit))
                 }
                 None => Err(error),

@@ -22,6 +22,9 @@ pub use detect::version;
 
 /// As records, manifests and the configuration name it.
 pub const NAME: &str = "qemu";
+/// Counts our own changes to the devices a machine has: state that was saved
+/// with others cannot be loaded.
+pub(crate) const LAYOUT: u32 = 2;
 
 /// How guests' code is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +55,7 @@ impl Qemu {
         let (accelerator, device_group) = detect::accelerator(accel)?;
         Ok(Self {
             binary: binary.to_owned(),
-            version: detect::version(binary)?,
+            version: format!("{}+{LAYOUT}", detect::version(binary)?),
             firmware: detect::firmware(binary, firmware)?,
             accelerator,
             tsc_khz: detect::tsc_khz()?,

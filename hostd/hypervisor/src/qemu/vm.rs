@@ -12,12 +12,13 @@ use crate::{
     supervise::{LAST_WORDS, Supervised, ended_meanwhile, explain},
 };
 use berth_types::ByteSize;
-use qapi::qmp::{self, MigrationCapability, MigrationCapabilityStatus, MigrationStatus};
+use qapi::qmp::{self, MigrationCapability, MigrationCapabilityStatus, MigrationStatus, RunState};
+use rustix::{fs::FallocateFlags, process::Signal};
 use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     sync::{Mutex, watch},
@@ -28,6 +29,8 @@ use tokio::{
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// For a save or a restore: small, but the disk below may be busy.
 const STATE_LIMIT: Duration = Duration::from_secs(60);
+/// More than device state ever took.
+const STATE_ROOM: u64 = 1 << 20;
 /// Under which QEMU files the descriptor it was handed.
 const HANDED: &str = "state";
 
@@ -45,14 +48,18 @@ impl QemuVm {
     pub(super) async fn start(qemu: Qemu, launch: Launch) -> Result<Arc<Self>, Error> {
         let (directory, socket, origin) = (launch.directory.clone(), launch.socket.clone(), launch.origin);
         let leftovers = qemu.groups.leftovers(&launch.id, [socket.clone()]);
+        let clock = Instant::now();
         let newborn = tokio::task::spawn_blocking(move || start::start(&qemu, &launch))
             .await
             .map_err(|error| Error::Io { operation: "starting the hypervisor", source: error.into() })??;
+        let spawned = clock.elapsed();
         let begun = async {
             let qmp = Qmp::connect(socket, START_LIMIT).await?;
+            let answered = clock.elapsed();
             if origin == Origin::Saved {
                 restore(&qmp, &directory).await?;
             }
+            tracing::debug!(?spawned, ?answered, ready = ?clock.elapsed(), "started QEMU");
             Ok(qmp)
         };
         match begun.await {
@@ -66,11 +73,23 @@ impl QemuVm {
 
     pub(super) async fn adopt(qemu: &Qemu, process: Process, known: Known) -> Result<Arc<Self>, Error> {
         let leftovers = qemu.groups.leftovers(&known.id, [known.socket.clone()]);
-        match Qmp::connect(known.socket, LIMIT).await {
-            Ok(qmp) => Ok(Self::supervise(process, qmp, known.directory, leftovers)),
+        let clear = || leftovers.iter().for_each(|path| files::discard(path));
+        let asked = async {
+            let qmp = Qmp::connect(known.socket.clone(), LIMIT).await?;
+            let status = qmp.ask("adopting", qmp::query_status {}).await?.status;
+            Ok((qmp, status))
+        };
+        match asked.await {
+            // Started to be restored, and whoever was to hand over the state is gone.
+            Ok((_, RunState::inmigrate)) => {
+                process.kill().await?;
+                clear();
+                Err(Error::Gone(Exit::Signal(Signal::KILL.as_raw())))
+            }
+            Ok((qmp, _)) => Ok(Self::supervise(process, qmp, known.directory, leftovers)),
             Err(error) => match ended_meanwhile(&process, &known.directory).await {
                 Some(exit) => {
-                    leftovers.iter().for_each(|path| files::discard(path));
+                    clear();
                     Err(Error::Gone(exit))
                 }
                 None => Err(error),
@@ -153,12 +172,17 @@ async fn save(qmp: &Qmp, directory: &Path) -> Result<(), Error> {
     }
     leave_ram(qmp).await?;
     let file = files::create(directory, UNFINISHED).map_err(failed)?;
+    // Room for it, for a full pool is told plainly here and not by QEMU.
+    rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, STATE_ROOM)
+        .map_err(|error| failed(error.into()))?;
     hand_over(qmp, file.try_clone().map_err(failed)?.into()).await?;
     let mut seen = qmp.forget_migration();
     let uri = Some(format!("fd:{HANDED}"));
     let migrate = qmp::migrate { uri, channels: None, detach: None, resume: None };
     qmp.ask(OPERATION, migrate).await?;
     settled(OPERATION, &mut seen, qmp).await?;
+    // What it did not need is given back.
+    file.metadata().and_then(|stat| file.set_len(stat.len())).map_err(failed)?;
     // Renamed when it is whole. Putting it on the disk below is for whoever
     // wants it to last: the machine stands still meanwhile.
     std::fs::rename(directory.join(UNFINISHED), directory.join(STATE)).map_err(failed)
