@@ -108,8 +108,12 @@ impl Archive {
         Ok(generation)
     }
 
-    /// Another generation of what one already holds.
-    pub async fn copy(&self, from: &GenerationId, manifest: Generation) -> Result<Arc<Generation>> {
+    /// Another generation of what one already holds, written by whoever wrote that.
+    pub async fn copy(&self, from: &GenerationId, mut manifest: Generation) -> Result<Arc<Generation>> {
+        if let Some(source) = self.get(from) {
+            manifest.driver.clone_from(&source.driver);
+            manifest.driver_version.clone_from(&source.driver_version);
+        }
         self.freeze(manifest, self.files.directory(from), Way::Share).await
     }
 

@@ -14,8 +14,8 @@ use crate::{
     store::Store,
     template,
 };
-use berth_config::{Accel, Config, DriverChoice};
-use berth_hypervisor::{Driver, qemu};
+use berth_config::Config;
+use berth_hypervisor::select::{Selected, select};
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -46,8 +46,8 @@ pub async fn run(config: Config) -> Result<()> {
     let registry = Registry::open(store.clone(), data.join("users")).await?;
     let networks = KernelNetworks::start(run.join("net"), config.host.spare_networks)?;
     let ledger = Ledger::new(config.quota, memory_limit(&config));
-    let driver = driver(&config)?;
-    tracing::info!(driver = driver.name(), version = driver.version(), "hypervisor");
+    let Selected { driver, why } = select(&config.hypervisor)?;
+    tracing::info!(driver = driver.name(), version = driver.version(), why, "hypervisor");
     let (end, mut ended) = watch::channel(false);
     let host = Arc::new(Host {
         store,
@@ -122,16 +122,4 @@ fn open_store(path: &Path) -> Result<Store> {
         std::fs::rename(path, &aside).file("set aside", path)?;
         Store::open(path)
     })
-}
-
-fn driver(config: &Config) -> Result<Arc<dyn Driver>> {
-    let (DriverChoice::Auto | DriverChoice::Qemu) = config.hypervisor.driver;
-    let qemu = &config.hypervisor.qemu;
-    let accel = match qemu.accel {
-        Accel::Auto => qemu::Accel::Auto,
-        Accel::Kvm => qemu::Accel::Kvm,
-        Accel::Tcg => qemu::Accel::Tcg,
-    };
-    let driver = qemu::Qemu::detect(&qemu.binary, &qemu.firmware, accel)?;
-    Ok(Arc::new(driver))
 }

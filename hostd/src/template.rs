@@ -25,8 +25,7 @@ pub fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
         version == wanted
             && (one.cpus, one.memory) == (machine.cpus, machine.memory)
             && one.disk <= machine.disk
-            && (one.driver.as_str(), one.driver_version.as_str())
-                == (host.driver.name(), host.driver.version())
+            && host.driver.restores(&one.driver, &one.driver_version)
     })
 }
 
@@ -45,8 +44,7 @@ pub async fn prepare(host: Arc<Host>) {
     for template in host.archive.templates() {
         let Why::Template { version } = &template.why else { continue };
         let current = host.storage.image_version(&template.image).is_some_and(|now| now == *version)
-            && (template.driver.as_str(), template.driver_version.as_str())
-                == (host.driver.name(), host.driver.version());
+            && host.driver.restores(&template.driver, &template.driver_version);
         if !current && let Err(error) = host.archive.remove(&template.id).await {
             tracing::debug!(error = error.chain(), "an outdated template is still in use");
         }

@@ -1,6 +1,6 @@
 //! Requests and replies.
 
-use crate::view::{Identity, MachineView, PointView, Resolved, Status, UserView, WhyView};
+use crate::view::{Identity, MachineView, PointView, Resolved, Status, StrandedView, UserView, WhyView};
 use berth_types::{
     IdlePolicy, Label, MachineName, MachineSpec, Point, Refusal, Schedule, Span, SshKey, UserId,
 };
@@ -147,6 +147,11 @@ pub enum Request {
     },
     /// Operator: is everything well?
     Status,
+    /// Operator: whose memory could this hypervisor not resume?
+    UpgradeCheck {
+        driver: String,
+        version: String,
+    },
     /// Operator: stop every machine cleanly, then hostd.
     Shutdown,
 }
@@ -187,4 +192,5 @@ pub enum Reply {
     User(UserView),
     Users(Vec<UserView>),
     Status(Status),
+    Stranded(Vec<StrandedView>),
 }

@@ -133,3 +133,17 @@ pub struct Status {
     pub pool_free: ByteSize,
     pub pool_size: ByteSize,
 }
+
+/// A point in time whose memory another hypervisor could not resume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StrandedView {
+    /// The machine's name, and whose it is; a template is nobody's.
+    pub machine: MachineName,
+    pub owner: String,
+    /// `asleep` if the machine sleeps in it now; else a label, or `@1` for the
+    /// newest automatic one.
+    pub point: String,
+    pub created: Timestamp,
+    /// The driver and version that wrote it.
+    pub made_by: String,
+}

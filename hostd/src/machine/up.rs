@@ -246,9 +246,7 @@ impl Actor {
         let Some(generation) = generation else {
             return Err((Error::Guest("its memory is missing".into()), memory, network));
         };
-        if (generation.driver.as_str(), generation.driver_version.as_str())
-            != (driver.name(), driver.version())
-        {
+        if !driver.restores(&generation.driver, &generation.driver_version) {
             let made = format!("{} {}", generation.driver, generation.driver_version);
             let now = format!("{} {}", driver.name(), driver.version());
             return Err((

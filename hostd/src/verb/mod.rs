@@ -10,6 +10,7 @@ mod operator;
 mod remove;
 mod rest;
 mod snapshot;
+mod upgrade;
 
 use crate::{host::Host, machine::Policy};
 use berth_api::{Reply, Request};
@@ -129,6 +130,9 @@ pub async fn for_operator(host: &Arc<Host>, request: Request, progress: &Progres
         Request::UserList => plain(Reply::Users(operator::users(host))),
         Request::UserRemove { user } => operator::user_remove(host, &user).await.and_then(plain),
         Request::Status => operator::status(host).and_then(plain),
+        Request::UpgradeCheck { driver, version } => {
+            plain(Reply::Stranded(upgrade::stranded(host, &driver, &version)))
+        }
         Request::Shutdown => operator::shutdown(host, progress).await.and_then(plain),
         _ => Err(not_yours()),
     }

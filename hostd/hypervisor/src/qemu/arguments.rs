@@ -4,15 +4,12 @@
 //! control socket are descriptors: a clone of the directory runs unchanged.
 
 use super::detect::Accelerator;
-use crate::Origin;
+use crate::{
+    Origin,
+    files::{CONSOLE, DISK, RAM},
+};
 use berth_guest_protocol::{CTL_GUEST_MAC, ETH_GUEST_MAC};
 use std::{ffi::OsString, os::fd::RawFd, path::Path};
-
-pub(super) const DISK: &str = "disk";
-pub(super) const RAM: &str = "ram";
-pub(super) const STATE: &str = "state";
-pub(super) const CONSOLE: &str = "console.log";
-pub(super) const LOG: &str = "hypervisor.log";
 
 /// Translated code that a machine under TCG may cache, in MiB: about what its
 /// process takes beside the guest's memory. QEMU's own choice is up to 1 GiB,
