@@ -3,6 +3,7 @@
 //! No I/O happens here, so every rule can be read and tested on its own, and
 //! every other crate can depend on it without dragging anything along.
 
+pub mod egress;
 mod generation;
 mod id;
 mod machine;

@@ -1,0 +1,3 @@
+//! The bridge process. Everything it needs comes over its standard input.
+
+fn main() {}
