@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, thread};
 use crate::{
     account::{Account, Who},
     children::Children,
-    control::freeze::Freezer,
+    control::{equip::Equipment, freeze::Freezer},
     error::{Context, Result},
     forward::tickets::Tickets,
     server::streams::Streams,
@@ -22,6 +22,7 @@ pub struct Guest {
     pub program: PathBuf,
     pub children: Children,
     pub freezer: Freezer,
+    pub equipment: Equipment,
     pub tickets: Tickets,
     pub streams: Streams,
 }
@@ -34,6 +35,7 @@ impl Guest {
             program,
             children: Children::default(),
             freezer,
+            equipment: Equipment::default(),
             tickets: Tickets::default(),
             streams: Streams::default(),
         });

@@ -5,8 +5,8 @@
 
 use crate::net::Link;
 use berth_guest_protocol::{
-    Answer, Control as Command, FrameError, GENERATION, HEADER, Kind, Open, Opened, Opening, Repair, Reply,
-    Shutdown, Vitals, decode, encode, parse_header,
+    Answer, Control as Command, Equip, FrameError, GENERATION, HEADER, Kind, Open, Opened, Opening, Repair,
+    Reply, Shutdown, Vitals, decode, encode, parse_header,
 };
 use berth_types::Machine;
 use std::{
@@ -89,6 +89,12 @@ impl Control {
         }
     }
 
+    /// Whom to trust and which placeholders to have. One that is too old to know
+    /// of it ends the stream: its machine then reaches no host that needs this.
+    pub async fn equip(&mut self, equipment: Equip, limit: Duration) -> Result<(), GuestError> {
+        self.done(&Command::Equip(equipment), limit).await
+    }
+
     /// Sets right the clock, the randomness, the name and the disk's size, then thaws.
     pub async fn repair(&mut self, machine: &Machine, limit: Duration) -> Result<(), GuestError> {
         let mut entropy = [0; 32];
@@ -139,6 +145,18 @@ async fn receive(stream: &mut TcpStream, kind: Kind, limit: Duration) -> Result<
         Ok(payload)
     };
     timeout(limit, frame).await.unwrap_or(Err(GuestError::Silent))
+}
+
+/// Tells a guest that runs already. If it cannot be told, its next start does it.
+pub async fn equip_again(link: &Link, equipment: Equip) {
+    let limit = Duration::from_secs(10);
+    let told = timeout(limit, async {
+        let mut control = Control::when_up(link).await?;
+        control.equip(equipment, limit).await
+    });
+    if !matches!(told.await, Ok(Ok(()))) {
+        tracing::warn!("a guest was not told of its new secrets");
+    }
 }
 
 /// A guest's words on a user's terminal: one line, no control characters.

@@ -2,20 +2,26 @@
 
 use crate::{
     archive::Archive,
+    egress::{self, Authority, Links, Policies},
     error::{Error, FileContext, IoContext, Result},
     fleet::Fleet,
     host::{Host, memory_limit},
+    keyfile,
     ledger::Ledger,
     net::KernelNetworks,
     recover,
     registry::Registry,
+    secret::{MasterKey, Vault},
     server::Server,
     storage::Storage,
     store::Store,
     template,
 };
 use berth_config::{Accel, Config, DriverChoice};
+use berth_egress::audit::{Log, Recorder, Rotation};
 use berth_hypervisor::{Driver, qemu};
+use berth_types::AuditEvent;
+use ed25519_dalek::SigningKey;
 use std::{
     fs::File,
     path::Path,
@@ -28,7 +34,7 @@ use tokio::{
 
 /// Runs until a signal or the operator ends it. A signal leaves machines
 /// running for the next hostd to adopt; the operator's shutdown stops them.
-pub async fn run(config: Config) -> Result<()> {
+pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     let (data, run) = (config.service.data.clone(), config.service.run.clone());
     // 1. Alone on this data directory.
     for directory in [&data, &run, &run.join("vm")] {
@@ -40,6 +46,11 @@ pub async fn run(config: Config) -> Result<()> {
     let store = open_store(&data.join("store"))?;
     let archive = Archive::open(storage.generations().clone(), &data.join("signing.key"), config.idle.keep)?;
     let registry = Registry::open(store.clone(), data.join("users")).await?;
+    let vault = Vault::open(master, store.clone(), &data.join("secrets")).await?;
+    let policies = Policies::open(store.clone(), data.join("policies")).await?;
+    let audit = audit_log(&config)?;
+    let authority = Authority::open(&data.join("authority"))?;
+    let (bridge, events) = egress::bridge(&config, &authority).await?;
     let networks = KernelNetworks::start(run.join("net"), config.host.spare_networks)?;
     let ledger = Ledger::new(config.quota, memory_limit(&config));
     let driver = driver(&config)?;
@@ -54,11 +65,19 @@ pub async fn run(config: Config) -> Result<()> {
         registry,
         fleet: Fleet::default(),
         archive,
+        vault,
+        policies,
+        links: Links::new(Some(bridge)),
+        audit,
+        authority: authority.certificate,
         templating: tokio::sync::Mutex::default(),
         closing: AtomicBool::new(false),
         end,
         config,
     });
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    host.audit.record(AuditEvent::Started { version }).await;
+    tokio::spawn(egress::attend(host.clone(), events));
     // 3. What an earlier hostd left.
     recover::recover(&host).await?;
     tokio::spawn(template::prepare(host.clone()));
@@ -83,6 +102,7 @@ pub async fn run(config: Config) -> Result<()> {
         template::give_up(&host).await;
     }
     networks.close_spares().await;
+    host.audit.settle().await;
     host.store.flush().await?;
     if with_machines {
         host.networks.keep_only(&[]).await?;
@@ -90,6 +110,13 @@ pub async fn run(config: Config) -> Result<()> {
     }
     tracing::info!("ended");
     Ok(())
+}
+
+fn audit_log(config: &Config) -> Result<Recorder> {
+    let data = &config.service.data;
+    let key = SigningKey::from_bytes(&*keyfile::key(&data.join("audit.key"))?);
+    let rotation = Rotation { bytes: config.audit.file_size.bytes(), keep: config.audit.keep as usize };
+    Ok(Recorder::start(Log::open(&data.join("audit"), rotation, key)?))
 }
 
 fn lock(path: &Path) -> Result<File> {

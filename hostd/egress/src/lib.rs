@@ -11,6 +11,7 @@
 //! one `berth-bridge` process, which parses everything that guests and servers
 //! say. [`control`] is what the two tell each other, [`Bridge`] is hostd's end.
 
+pub mod audit;
 mod channel;
 pub mod control;
 mod handle;

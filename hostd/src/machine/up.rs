@@ -36,7 +36,7 @@ impl Powered {
             tracing::error!(%error, "cannot end a hypervisor");
         }
         self.network.link.hang_up().await;
-        host.networks.release(&self.network.name);
+        host.give_back(&self.network.name);
     }
 }
 
@@ -103,6 +103,15 @@ pub async fn greet(host: &Host, machine: &Machine, powered: &Powered) -> Result<
         }
     };
     let mut control = up.await?;
+    // Before it thaws: no process of the user runs without.
+    match control.equip(crate::egress::equipment(host, machine), REPAIR).await {
+        Err(GuestError::Io(error)) => {
+            tracing::warn!(machine = %machine.id, %error, "its guest-init is too old for secrets");
+            let again = tokio::time::timeout(limit, Control::when_up(&powered.network.link)).await;
+            control = again.unwrap_or(Err(GuestError::Silent)).map_err(lost)?;
+        }
+        equipped => equipped.map_err(lost)?,
+    }
     control.repair(machine, REPAIR).await.map_err(lost)?;
     Ok(control)
 }
@@ -132,6 +141,7 @@ impl Actor {
     pub async fn adopted(&mut self, powered: Powered) {
         // What it saved before hostd ended must never meet the RAM that goes on now.
         self.host.storage.forget_state(&self.record.id);
+        self.host.link(&self.record, &powered.network);
         match powered.vm.resume().await {
             Ok(()) => {
                 if let Some(answers) = self.wait_for_guest(powered, Vec::new()).await {
@@ -178,15 +188,16 @@ impl Actor {
             since: Timestamp::now(),
         });
         if let Err(error) = self.become_state(state).await {
-            self.host.networks.release(&network.name);
+            self.host.give_back(&network.name);
             return Err(error);
         }
+        self.host.link(&self.record, &network);
         fault::point("wake.intent");
         // 3. The process, from memory if there is any that can be used.
         let powered = match self.power_up(memory, network).await {
             Ok(powered) => powered,
             Err((error, _, network)) => {
-                self.host.networks.release(&network.name);
+                self.host.give_back(&network.name);
                 return Err(error);
             }
         };
@@ -353,7 +364,8 @@ impl Actor {
     }
 
     pub fn monitor(&self, powered: &Powered, control: Control) -> Monitor {
-        Monitor::start(self.host.clone(), powered.vm.clone(), powered.network.link.clone(), control)
+        let (vm, link) = (powered.vm.clone(), powered.network.link.clone());
+        Monitor::start(self.host.clone(), self.record.id.clone(), vm, link, control)
     }
 
     async fn did_not_start(&mut self, error: Error, answers: Vec<Answer>) {
