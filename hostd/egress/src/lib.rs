@@ -12,10 +12,12 @@
 //! say. [`control`] is what the two tell each other, [`Bridge`] is hostd's end.
 
 pub mod audit;
+mod bridge;
 mod channel;
 pub mod control;
 mod handle;
 mod spawn;
 
+pub use bridge::{check as check_secret, run as run_bridge};
 pub use handle::{Bridge, BridgeError};
 pub use spawn::Launch;
