@@ -5,6 +5,7 @@
 //! server run against OpenSSH's instead.
 
 mod context;
+mod egress;
 mod faults;
 mod files;
 mod forwards;
@@ -45,6 +46,11 @@ const AREAS: &[(&str, &[Case])] = &[
     ("walk", rest::walk::CASES),
     ("killed", rest::killed::CASES),
     ("random", rest::random::CASES),
+    ("egress_secrets", egress::secrets::CASES),
+    ("egress_nowhere", egress::nowhere::CASES),
+    ("egress_policies", egress::policies::CASES),
+    ("egress_attacks", egress::attacks::CASES),
+    ("egress_bridge", egress::bridge::CASES),
     ("guests", faults::guests::CASES),
     ("daemons", faults::daemons::CASES),
     ("moments", faults::moments::CASES),

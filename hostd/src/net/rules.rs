@@ -118,8 +118,11 @@ mod tests {
         // A thread in a namespace of its own: nobody else's rules are there.
         std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            for words in ["link add eth0 type dummy", "address add 10.77.0.1/24 dev eth0", "link set eth0 up"]
-            {
+            for words in [
+                "link add eth0 type veth peer name eth1",
+                "address add 10.77.0.1/24 dev eth0",
+                "link set eth0 up",
+            ] {
                 assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success());
             }
             set().unwrap();

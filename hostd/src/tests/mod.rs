@@ -1,5 +1,6 @@
 //! Flows on the fake driver: what the fleet does, without waiting for guests.
 
+mod egress;
 mod flows;
 mod guests;
 mod recovery;

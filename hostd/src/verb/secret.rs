@@ -17,8 +17,8 @@ pub async fn set(
     machine: Option<MachineName>,
     value: SecretValue,
 ) -> Result<Reply, Refusal> {
-    binding.check(&value).map_err(|error| {
-        Refusal::new(Code::Usage, error.to_string(), "give the value on standard input: secret set … < FILE")
+    berth_egress::check_secret(&binding, &value).map_err(|error| {
+        Refusal::new(Code::Usage, error, "give the value on standard input: secret set … < FILE")
     })?;
     if binding.projections().contains(&Projection::Placeholder) && !name.is_variable() {
         let message = format!("'{name}' cannot name a variable");
