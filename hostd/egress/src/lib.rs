@@ -18,6 +18,6 @@ pub mod control;
 mod handle;
 mod spawn;
 
-pub use bridge::{check as check_secret, run as run_bridge};
+pub use bridge::{check as check_secret, public_host_key, run as run_bridge};
 pub use handle::{Bridge, BridgeError};
 pub use spawn::Launch;

@@ -1,7 +1,7 @@
 //! What all machines share: settings, trust, the authority, the way to hostd.
 
 use crate::{
-    bridge::{authority::Authority, report::Reporter, upstream::Trust},
+    bridge::{authority::Authority, report::Reporter, ssh, upstream::Trust},
     control::{Limits, Settings},
 };
 use berth_types::egress::HostName;
@@ -27,6 +27,8 @@ pub struct Host {
 pub struct Shared {
     pub authority: Authority,
     pub trust: Trust,
+    /// How the bridge is an SSH server.
+    pub ssh: Arc<russh::server::Config>,
     pub hosts: BTreeMap<HostName, Vec<Ipv4Addr>>,
     pub own: Vec<Ipv4Addr>,
     pub resolvers: Vec<SocketAddr>,
@@ -48,6 +50,13 @@ impl Shared {
         Ok(Self {
             authority: Authority::new(&settings.authority_certificate, &settings.authority_key)?,
             trust: Trust::new(&settings.extra_roots)?,
+            ssh: Arc::new(russh::server::Config {
+                keys: vec![ssh::host_key(&settings.authority_key)],
+                inactivity_timeout: None,
+                nodelay: true,
+                window_size: ssh::WINDOW,
+                ..russh::server::Config::default()
+            }),
             hosts: settings.hosts,
             own: settings.own,
             resolvers: settings.resolvers,

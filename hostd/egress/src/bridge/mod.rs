@@ -31,6 +31,7 @@ mod upstream;
 mod fuzz;
 
 pub use rules::check;
+pub use ssh::public_host_key;
 
 use crate::channel::{ChannelError, halves};
 use std::{io, os::fd::AsFd};

@@ -1,7 +1,7 @@
 //! A machine's terms, made ready: values parsed into what is put on a wire.
 
 use crate::{
-    bridge::upstream,
+    bridge::{ssh::KnownHosts, upstream},
     control::{Secret, Terms},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -43,7 +43,7 @@ pub enum Form {
 pub struct Ssh {
     pub key: Arc<PrivateKey>,
     pub user: Option<String>,
-    pub known_hosts: Vec<String>,
+    pub known_hosts: KnownHosts,
 }
 
 impl fmt::Debug for Rules {
@@ -86,7 +86,8 @@ fn form(projection: &Projection, value: &SecretValue) -> Result<Form, String> {
             let text = Zeroizing::new(format!("{}\n", text.trim_end()));
             let key = russh::keys::decode_secret_key(&text, None)
                 .map_err(|_| "the value is no private key without a passphrase")?;
-            Ok(Form::Ssh(Ssh { key: Arc::new(key), user: user.clone(), known_hosts: known_hosts.clone() }))
+            let known_hosts = KnownHosts::parse(known_hosts)?;
+            Ok(Form::Ssh(Ssh { key: Arc::new(key), user: user.clone(), known_hosts }))
         }
     }
 }
