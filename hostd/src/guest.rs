@@ -148,11 +148,11 @@ async fn receive(stream: &mut TcpStream, kind: Kind, limit: Duration) -> Result<
 }
 
 /// Tells a guest that runs already. If it cannot be told, its next start does it.
-pub async fn equip_again(link: &Link, equipment: Equip) {
+pub async fn equip_again(link: &Link, equipment: impl FnOnce() -> Equip) {
     let limit = Duration::from_secs(10);
     let told = timeout(limit, async {
         let mut control = Control::when_up(link).await?;
-        control.equip(equipment, limit).await
+        control.equip(equipment(), limit).await
     });
     if !matches!(told.await, Ok(Ok(()))) {
         tracing::warn!("a guest was not told of its new secrets");

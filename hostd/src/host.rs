@@ -40,6 +40,8 @@ pub struct Host {
     pub audit: Recorder,
     /// The certificate of this installation's authority, which guests trust.
     pub authority: String,
+    /// Private authorities, which they trust too.
+    pub roots: String,
     /// Held while a template is made.
     pub templating: tokio::sync::Mutex<()>,
     /// Set by the operator's shutdown: nothing is started any more.

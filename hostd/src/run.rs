@@ -50,7 +50,8 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     let policies = Policies::open(store.clone(), data.join("policies")).await?;
     let audit = audit_log(&config)?;
     let authority = Authority::open(&data.join("authority"))?;
-    let (bridge, events) = egress::bridge(&config, &authority).await?;
+    let roots = egress::extra_roots(&config)?;
+    let (bridge, events) = egress::bridge(&config, &authority, roots.clone()).await?;
     let networks = KernelNetworks::start(run.join("net"), config.host.spare_networks)?;
     let ledger = Ledger::new(config.quota, memory_limit(&config));
     let driver = driver(&config)?;
@@ -70,6 +71,7 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
         links: Links::new(Some(bridge)),
         audit,
         authority: authority.certificate,
+        roots,
         templating: tokio::sync::Mutex::default(),
         closing: AtomicBool::new(false),
         end,

@@ -14,6 +14,7 @@ use crate::{
     wait::eventually,
 };
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use std::{
     fs,
     net::Ipv4Addr,
@@ -51,8 +52,8 @@ pub const REBOUND: &[(&str, &str)] = &[
 pub struct Upstream {
     directory: PathBuf,
     number: u8,
-    _servers: Running,
-    _sshd: Running,
+    servers: Running,
+    sshd: Running,
 }
 
 impl Upstream {
@@ -91,16 +92,19 @@ impl Upstream {
                 .limit(Duration::from_secs(3_600))
                 .start()?
         };
-        let upstream = Self { directory, number, _servers: servers, _sshd: sshd };
+        let upstream = Self { directory, number, servers, sshd };
         eventually("the servers outside to listen", Duration::from_secs(30), || {
-            Ok(upstream._servers.said()?.contains("ready"))
+            Ok(upstream.servers.said()?.contains("ready"))
         })
-        .with_context(|| upstream._servers.complained().unwrap_or_default())?;
+        .with_context(|| upstream.servers.complained().unwrap_or_default())?;
         Ok(upstream)
     }
 
-    pub fn directory(&self) -> &Path {
-        &self.directory
+    pub fn stop(&self) -> Result<()> {
+        for process in [&self.sshd, &self.servers] {
+            process.signal(Signal::SIGKILL)?;
+        }
+        Ok(())
     }
 
     pub fn file(&self, name: &str) -> PathBuf {

@@ -168,6 +168,8 @@ pub enum Control {
 pub struct Equip {
     /// The certificate of the host's authority, in PEM: programs trust it.
     pub authority: String,
+    /// Private authorities that the host trusts besides, likewise.
+    pub roots: String,
     /// For every command from now on; what the user sets goes first.
     pub environment: Vec<(String, String)>,
 }

@@ -17,7 +17,9 @@ use crate::{
     error::{Context, Result},
 };
 
-const AUTHORITY: &str = "/etc/berth/ca.pem";
+const AUTHORITY: &str = "/etc/berth/authority.pem";
+/// That, and whom the host trusts besides.
+const EXTRA: &str = "/etc/berth/ca.pem";
 /// Where `update-ca-certificates` looks when it makes the bundle anew.
 const LOCAL: &str = "/usr/local/share/ca-certificates/berth.crt";
 const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -28,7 +30,7 @@ const END: &str = "# berth: to here";
 /// Programs that bring their own certificates are told where the system's are.
 const TRUST: [(&str, &str); 6] = [
     ("SSL_CERT_FILE", BUNDLE),
-    ("NODE_EXTRA_CA_CERTS", AUTHORITY),
+    ("NODE_EXTRA_CA_CERTS", EXTRA),
     ("REQUESTS_CA_BUNDLE", BUNDLE),
     ("CURL_CA_BUNDLE", BUNDLE),
     ("GIT_SSL_CAINFO", BUNDLE),
@@ -46,26 +48,28 @@ impl Equipment {
 
     pub fn take(&self, equip: Equip) {
         // A disk that is full is no reason not to run.
-        report(trust(&equip.authority));
+        report(trust(&equip));
         let trust = TRUST.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let variables = equip.environment.into_iter().chain(trust).collect();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = variables;
     }
 }
 
-fn trust(authority: &str) -> Result<()> {
+fn trust(equip: &Equip) -> Result<()> {
     for path in [AUTHORITY, LOCAL, BUNDLE] {
         if let Some(parent) = Path::new(path).parent() {
             fs::create_dir_all(parent).during("make", parent.display())?;
         }
     }
-    write_changed(AUTHORITY, authority)?;
-    write_changed(LOCAL, authority)?;
+    let extra = format!("{}\n{}", equip.authority.trim_end(), equip.roots);
+    write_changed(AUTHORITY, &equip.authority)?;
+    write_changed(LOCAL, &equip.authority)?;
+    write_changed(EXTRA, &extra)?;
     let bundle = match fs::read_to_string(BUNDLE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read.during("read", BUNDLE)?,
     };
-    write_changed(BUNDLE, &with_authority(&bundle, authority))?;
+    write_changed(BUNDLE, &with_extra(&bundle, &extra))?;
     // OpenSSL looks certificates up by the hash of their name.
     let link = format!("{DIRECTORY}/{AUTHORITY_HASH}.0");
     match symlink(AUTHORITY, &link) {
@@ -74,10 +78,10 @@ fn trust(authority: &str) -> Result<()> {
     }
 }
 
-/// The bundle with this authority at its end, and with no other that was put
-/// there; as it is where the system's own tool has taken it in.
-fn with_authority(bundle: &str, authority: &str) -> String {
-    let mut kept = String::with_capacity(bundle.len() + authority.len() + 100);
+/// The bundle with these at its end, and with no others that were put there; as
+/// it is where the system's own tool has taken them in.
+fn with_extra(bundle: &str, extra: &str) -> String {
+    let mut kept = String::with_capacity(bundle.len() + extra.len() + 100);
     let mut ours = false;
     for line in bundle.lines() {
         match line {
@@ -90,12 +94,8 @@ fn with_authority(bundle: &str, authority: &str) -> String {
             }
         }
     }
-    let authority = authority.trim_end();
-    if authority.is_empty() || kept.contains(authority) {
-        kept
-    } else {
-        format!("{kept}{BEGIN}\n{authority}\n{END}\n")
-    }
+    let extra = extra.trim_end();
+    if extra.is_empty() || kept.contains(extra) { kept } else { format!("{kept}{BEGIN}\n{extra}\n{END}\n") }
 }
 
 #[cfg(test)]
@@ -108,13 +108,13 @@ mod tests {
 
     #[test]
     fn a_bundle_has_the_authority_once_and_the_right_one() {
-        let once = with_authority(ONE, TWO);
+        let once = with_extra(ONE, TWO);
         assert!(once.starts_with(ONE) && once.contains(TWO));
-        assert_eq!(with_authority(&once, TWO), once, "again changes nothing");
-        let other = with_authority(&once, THREE);
+        assert_eq!(with_extra(&once, TWO), once, "again changes nothing");
+        let other = with_extra(&once, THREE);
         assert!(other.contains(THREE) && !other.contains("BBBB"), "of another host");
         let taken_in = format!("{ONE}{TWO}");
-        assert_eq!(with_authority(&taken_in, TWO), taken_in);
-        assert!(with_authority("", TWO).contains(TWO));
+        assert_eq!(with_extra(&taken_in, TWO), taken_in);
+        assert!(with_extra("", TWO).contains(TWO));
     }
 }

@@ -1,7 +1,9 @@
 //! Which machines the bridge serves, and the one task that tells it.
 //!
 //! Nobody waits for a link: a machine's start goes on while the bridge is told.
-//! Orders are carried out in the order in which they were given.
+//! Orders are carried out in the order in which they were given, and what they
+//! say is found out in the same step: of two changes at once, the order that goes
+//! last knows both.
 
 use crate::net::{Network, share};
 use berth_egress::{
@@ -12,7 +14,7 @@ use berth_guest_protocol::ETH_HOST_ADDRESS;
 use berth_types::{Machine, MachineId, MachineName};
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,6 +29,8 @@ pub struct Linked {
     network: String,
     pub name: MachineName,
     moved: u64,
+    /// For whoever tells its guest something.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug)]
@@ -50,7 +54,7 @@ impl Links {
         self.linked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn link(&self, terms: Terms, machine: &Machine, network: &Network) {
+    pub fn link(&self, machine: &Machine, network: &Network, terms: impl FnOnce() -> Terms) {
         let Some(doors) = &network.doors else { return };
         let doors = match share(doors) {
             Ok(doors) => doors,
@@ -59,23 +63,30 @@ impl Links {
                 return;
             }
         };
-        let linked = Linked { network: network.name.clone(), name: machine.name.clone(), moved: 0 };
-        let link = Link { machine: machine.id.clone(), gateway: ETH_HOST_ADDRESS.into(), terms };
-        self.linked().insert(machine.id.clone(), linked);
+        let (network, name) = (network.name.clone(), machine.name.clone());
+        let mut all = self.linked();
+        all.insert(machine.id.clone(), Linked { network, name, moved: 0, turn: Arc::default() });
+        let link = Link { machine: machine.id.clone(), gateway: ETH_HOST_ADDRESS.into(), terms: terms() };
         let _ = self.orders.send(Order::Link(Box::new(link), doors));
     }
 
     /// Returns when the bridge goes by the new terms.
-    pub async fn update(&self, machine: &MachineId, terms: Terms) {
+    pub async fn update(&self, machine: &MachineId, terms: impl FnOnce() -> Terms) {
+        let (done, updated) = oneshot::channel();
         {
             let mut linked = self.linked();
             let Some(linked) = linked.get_mut(machine) else { return };
+            let terms = terms();
             linked.name.clone_from(&terms.name);
+            let _ = self.orders.send(Order::Update(machine.clone(), Box::new(terms), done));
         }
-        let (done, updated) = oneshot::channel();
-        if self.orders.send(Order::Update(machine.clone(), Box::new(terms), done)).is_ok() {
-            let _ = updated.await;
-        }
+        // It fails where there is no bridge to be told.
+        let _ = updated.await;
+    }
+
+    /// Whoever tells a machine's guest something waits for this.
+    pub fn turn(&self, machine: &MachineId) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        self.linked().get(machine).map(|linked| linked.turn.clone())
     }
 
     /// Whichever machine was served on this network is not any more.

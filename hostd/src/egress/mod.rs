@@ -18,20 +18,25 @@ mod start;
 mod terms;
 
 pub use authority::Authority;
+pub use events::attend;
 pub use links::Links;
 pub use policies::{Policies, Scope};
-pub use start::bridge;
+pub use start::{bridge, extra_roots};
 pub use terms::{equipment, policy, summary};
 
 use crate::{host::Host, net::Network};
-use berth_types::{Machine, MachineId, State, UserId};
-use std::sync::Arc;
+use berth_types::{Machine, MachineId, UserId};
+use std::{sync::Arc, time::Duration};
 use terms::terms;
+use tokio::task::JoinSet;
+
+/// How long a verb waits for machines to be told.
+const SOON: Duration = Duration::from_secs(3);
 
 impl Host {
     /// Serves a machine on its network's sockets.
     pub fn link(&self, machine: &Machine, network: &Network) {
-        self.links.link(terms(self, machine), machine, network);
+        self.links.link(machine, network, || terms(self, machine));
     }
 
     /// Gives a network back, and with it whatever the bridge served on it.
@@ -41,22 +46,34 @@ impl Host {
     }
 
     /// Tells the bridge what has changed for some of a user's machines, and
-    /// returns when it goes by that; then tells those that run.
-    pub async fn apply(self: &Arc<Self>, owner: &UserId, concerned: impl Fn(&Machine) -> bool) {
-        let concerned: Vec<_> =
-            self.fleet.of(owner).into_iter().filter(|handle| concerned(&handle.record())).collect();
-        for handle in &concerned {
-            self.links.update(handle.id(), terms(self, &handle.record())).await;
-        }
-        for handle in concerned {
-            if handle.record().state == State::Running
-                && let Some(link) = handle.link()
-            {
-                let (record, host) = (handle.record(), self.clone());
-                tokio::spawn(
-                    async move { crate::guest::equip_again(&link, equipment(&host, &record)).await },
-                );
+    /// returns when it goes by that.
+    pub async fn apply(&self, owner: &UserId, concerned: impl Fn(&Machine) -> bool) {
+        for handle in self.fleet.of(owner) {
+            if concerned(&handle.record()) {
+                self.links.update(handle.id(), || terms(self, &handle.record())).await;
             }
+        }
+    }
+
+    /// Tells a user's machines that run of new placeholders. One that does not
+    /// answer soon is not waited for: its next start tells it.
+    pub async fn equip(self: &Arc<Self>, owner: &UserId) {
+        let mut telling = JoinSet::new();
+        for handle in self.fleet.of(owner) {
+            if let (Some(link), Some(turn)) = (handle.link(), self.links.turn(handle.id())) {
+                let host = self.clone();
+                telling.spawn(async move {
+                    // One after the other, so that what is told last is the latest.
+                    let _turn = turn.lock().await;
+                    crate::guest::equip_again(&link, || equipment(&host, &handle.record())).await;
+                });
+            }
+        }
+        let told = async { while telling.join_next().await.is_some() {} };
+        let late = tokio::time::timeout(SOON, told).await.is_err();
+        if late {
+            // What is still under way goes on.
+            telling.detach_all();
         }
     }
 
@@ -65,5 +82,3 @@ impl Host {
         self.links.moved(machine)
     }
 }
-
-pub use events::attend;

@@ -7,6 +7,7 @@ use berth_egress::{
     Bridge, Launch,
     control::{Event, Limits, Settings},
 };
+use nix::sys::resource::{Resource, getrlimit};
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -17,19 +18,19 @@ use tokio::sync::mpsc;
 
 const PROGRAM: &str = "berth-bridge";
 const RESOLV: &str = "/etc/resolv.conf";
-/// For all machines' connections together.
-const DESCRIPTORS: u64 = 1 << 20;
 /// Between two looks at the host's addresses.
 const LOOK: Duration = Duration::from_secs(30);
 
-pub async fn bridge(config: &Config, authority: &Authority) -> Result<(Bridge, mpsc::Receiver<Event>)> {
+/// What guests are told at every start has to fit into one message of theirs.
+const ROOTS_MAX: usize = 40 << 10;
+
+pub async fn bridge(
+    config: &Config,
+    authority: &Authority,
+    extra_roots: String,
+) -> Result<(Bridge, mpsc::Receiver<Event>)> {
     let egress = &config.egress;
-    let launch = Launch { program: program(), uid: egress.uid, gid: egress.uid, descriptors: DESCRIPTORS };
-    let mut extra_roots = String::new();
-    for path in &egress.extra_roots {
-        extra_roots.push_str(&fs::read_to_string(path).file("read", path)?);
-        extra_roots.push('\n');
-    }
+    let launch = Launch { program: program(), uid: egress.uid, gid: egress.uid, descriptors: descriptors()? };
     let resolvers =
         if egress.resolvers.is_empty() { resolvers(Path::new(RESOLV)) } else { egress.resolvers.clone() };
     let settings = Settings {
@@ -48,6 +49,28 @@ pub async fn bridge(config: &Config, authority: &Authority) -> Result<(Bridge, m
     let (bridge, events) = Bridge::start(launch, settings.clone()).await?;
     tokio::spawn(follow_addresses(bridge.clone(), settings));
     Ok((bridge, events))
+}
+
+/// The private authorities of the configuration, one after the other.
+pub fn extra_roots(config: &Config) -> Result<String> {
+    let mut all = String::new();
+    for path in &config.egress.extra_roots {
+        all.push_str(fs::read_to_string(path).file("read", path)?.trim_end());
+        all.push('\n');
+    }
+    if all.len() > ROOTS_MAX {
+        let size =
+            std::io::Error::other(format!("they have {} bytes together, more than {ROOTS_MAX}", all.len()));
+        return Err(size).during("use egress.extra_roots");
+    }
+    Ok(all)
+}
+
+/// For all machines' connections together: as many as may be had. Where this
+/// process was given fewer, it may not give more.
+fn descriptors() -> Result<u64> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).during("read the limit of open files")?;
+    Ok(most)
 }
 
 /// A host's addresses come and go; what is its own must always be known.

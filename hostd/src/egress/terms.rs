@@ -60,7 +60,7 @@ pub fn equipment(host: &Host, machine: &Machine) -> Equip {
         .filter(|secret| secret.meta.name.is_variable())
         .map(|secret| (secret.meta.name.to_string(), secret.meta.placeholder.clone()))
         .collect();
-    Equip { authority: host.authority.clone(), environment }
+    Equip { authority: host.authority.clone(), roots: host.roots.clone(), environment }
 }
 
 /// In words, for `info`.

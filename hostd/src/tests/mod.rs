@@ -104,6 +104,7 @@ impl World {
             links: Links::new(None),
             audit: Recorder::start(log),
             authority: "the authority".into(),
+            roots: String::new(),
             storage,
             archive,
             templating: Default::default(),

@@ -32,6 +32,7 @@ pub async fn set(
     host.vault.set(user, name.clone(), binding, only, value).await?;
     // Also those that it was for before.
     host.apply(user, |_| true).await;
+    host.equip(user).await;
     find(host, user, &name)
 }
 
@@ -58,6 +59,7 @@ pub async fn remove(host: &Arc<Host>, user: &UserId, name: &SecretName) -> Resul
     let reply = find(host, user, name)?;
     host.vault.remove(user, name).await?;
     host.apply(user, |_| true).await;
+    host.equip(user).await;
     Ok(reply)
 }
 

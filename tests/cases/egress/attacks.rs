@@ -80,7 +80,7 @@ fn other_packets_are_answered_honestly(context: &Context) -> Result<()> {
     let outside = world.upstream.address(2);
     ensure!(dev.run("ping -c 1 -W 5 10.77.0.1")?.status == 0, "the gateway is not there");
     let ping = dev.run(&format!("ping -c 1 -W 5 {outside}"))?;
-    ensure!(ping.text().contains("prohibited"), "{}", ping.report());
+    ensure!(ping.text().contains("filtered"), "{}", ping.report());
     let udp = "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.settimeout(10); \
                s.connect(('OUTSIDE', 443)); s.send(b'quic?'); s.recv(1)";
     let udp = dev.run(&format!("python3 -c \"{}\"", udp.replace("OUTSIDE", &outside.to_string())))?;

@@ -43,7 +43,8 @@ impl World {
     }
 
     pub fn stop(&self) -> Result<()> {
-        self.service.stop()
+        self.service.stop()?;
+        self.upstream.stop()
     }
 
     pub fn logs(&self) -> String {
