@@ -1,4 +1,4 @@
-//! A stream whose first bytes were read already.
+//! Streams that remember: bytes that were read already, bytes that went by.
 
 use bytes::{Buf, Bytes};
 use std::{
@@ -71,6 +71,49 @@ impl AsyncWrite for Replay {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Counts both ways, also when the stream breaks.
+#[derive(Debug)]
+pub struct Tally<S> {
+    stream: S,
+    pub read: u64,
+    pub written: u64,
+}
+
+impl<S> Tally<S> {
+    pub const fn new(stream: S) -> Self {
+        Self { stream, read: 0, written: 0 }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Tally<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        self.read += (buffer.filled().len() - before) as u64;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Tally<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        self.written += written as u64;
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

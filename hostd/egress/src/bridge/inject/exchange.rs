@@ -10,6 +10,7 @@ use super::{
 use crate::{
     bridge::{
         refuse::Refused,
+        replay::Tally,
         rules::{Ready, Rules},
         sni::Http,
     },
@@ -183,15 +184,13 @@ impl Session {
         let session = self.clone();
         tokio::spawn(async move {
             let (Ok(guest), Ok(server)) = tokio::join!(guest, server) else { return };
-            let (mut guest, mut server) = (TokioIo::new(guest), TokioIo::new(server));
+            let (mut guest, mut server) = (Tally::new(TokioIo::new(guest)), TokioIo::new(server));
             tokio::select! {
-                moved = tokio::io::copy_bidirectional(&mut guest, &mut server) => {
-                    if let Ok((up, down)) = moved {
-                        line.moved(up, down);
-                    }
-                }
+                // However it ends, it has ended.
+                _ = tokio::io::copy_bidirectional(&mut guest, &mut server) => {}
                 () = session.no_longer_allowed() => session.report_cut(),
             }
+            line.moved(guest.read, guest.written);
         });
         Ok(answer)
     }

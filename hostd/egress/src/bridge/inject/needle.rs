@@ -140,7 +140,7 @@ impl Finder {
         (0..tail.len())
             .find(|start| {
                 let end = tail.get(*start..).unwrap_or_default();
-                self.needles.found.iter().any(|needle| needle.starts_with(end))
+                self.needles.found.iter().any(|needle| needle.len() > end.len() && needle.starts_with(end))
             })
             .map_or(0, |start| tail.len() - start)
     }

@@ -33,7 +33,7 @@ pub async fn serve(session: Arc<Session>, stream: TlsStream<Replay>) {
                     .preserve_header_case(true)
                     .auto_date_header(false)
                     .max_headers(MAX_HEADERS)
-                    .max_buf_size((limits.header_bytes as usize).max(8192))
+                    .max_header_size(limits.header_bytes as usize)
                     .serve_connection(io, service)
                     .with_upgrades()
                     .await

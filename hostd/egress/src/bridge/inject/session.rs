@@ -153,7 +153,7 @@ impl Session {
         }
         let (sender, connection) = conn::http1::Builder::new()
             .preserve_header_case(true)
-            .max_buf_size((limit as usize).max(8192))
+            .max_header_size(limit as usize)
             .handshake(io)
             .await?;
         tokio::spawn(connection.with_upgrades());

@@ -1,6 +1,7 @@
 //! What every case needs: a world, servers in it, and a guest.
 
 pub mod authority;
+pub mod git;
 pub mod guest;
 pub mod namespace;
 pub mod server;

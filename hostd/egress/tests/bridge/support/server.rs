@@ -2,17 +2,18 @@
 
 use super::{
     authority::{Authority, Identity},
+    git,
     world::World,
 };
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
-    HeaderMap, Request, Response, Version,
+    HeaderMap, Method, Request, Response, Version,
     body::{Frame, Incoming},
     header::{
-        AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION,
-        UPGRADE,
+        AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue,
+        LOCATION, UPGRADE,
     },
     server::conn,
     service::service_fn,
@@ -25,7 +26,8 @@ use rustls::{
 use std::{
     convert::Infallible,
     io::Write,
-    sync::{Arc, Mutex},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 use tokio::{
@@ -50,6 +52,7 @@ pub struct Seen {
 #[derive(Clone)]
 pub struct Server {
     seen: Arc<Mutex<Vec<Seen>>>,
+    repositories: Arc<OnceLock<PathBuf>>,
 }
 
 impl Server {
@@ -78,7 +81,7 @@ impl Server {
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let server = Self { seen: Arc::default() };
+        let server = Self { seen: Arc::default(), repositories: Arc::default() };
         let listener = world.servers.listen(address.parse().unwrap());
         let accepting = server.clone();
         world.runtime.spawn(async move {
@@ -111,6 +114,11 @@ impl Server {
         server
     }
 
+    /// From now on repositories below this directory are served, with a login.
+    pub fn serve_git(&self, root: &Path) {
+        self.repositories.set(root.to_owned()).unwrap();
+    }
+
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
@@ -125,6 +133,7 @@ impl Server {
         }
         let (parts, body) = request.into_parts();
         let path = parts.uri.path().to_owned();
+        let head = parts.method == Method::HEAD;
         if path == "/grpc" {
             self.note(Seen {
                 version: parts.version,
@@ -139,6 +148,34 @@ impl Server {
         let credentials =
             parts.headers.get(AUTHORIZATION).cloned().unwrap_or(HeaderValue::from_static("none"));
         let uri = parts.uri.path_and_query().unwrap().to_string();
+        if let Some(root) = self.repositories.get().cloned() {
+            self.note(Seen {
+                version: parts.version,
+                uri: uri.clone(),
+                headers: parts.headers.clone(),
+                body: body.clone(),
+                client,
+            });
+            let mut response = Response::new(whole(""));
+            if parts.headers.contains_key(AUTHORIZATION) {
+                let work = move || git::backend(&root, parts.method.as_str(), &uri, &parts.headers, &body);
+                let (headers, body) = tokio::task::spawn_blocking(work).await.unwrap();
+                for (name, value) in headers {
+                    if name == "Status" {
+                        *response.status_mut() = value.split(' ').next().unwrap().parse().unwrap();
+                    } else {
+                        response
+                            .headers_mut()
+                            .append(HeaderName::try_from(name).unwrap(), value.parse().unwrap());
+                    }
+                }
+                *response.body_mut() = whole(body);
+            } else {
+                *response.status_mut() = hyper::StatusCode::UNAUTHORIZED;
+                response.headers_mut().insert("www-authenticate", HeaderValue::from_static("Basic"));
+            }
+            return response;
+        }
         let told = format!("{} {:?} {}", uri, parts.headers, String::from_utf8_lossy(&body));
         self.note(Seen { version: parts.version, uri, headers: parts.headers, body, client });
         let mut response = Response::new(whole(told.clone()));
@@ -146,6 +183,9 @@ impl Server {
         match path.as_str() {
             "/header" => {
                 headers.insert("x-echo", credentials);
+                if head {
+                    *response.body_mut() = whole("");
+                }
             }
             "/gzip" => {
                 headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
