@@ -4,8 +4,8 @@ use crate::control::Decision;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
-    HeaderMap, Response, StatusCode,
-    header::{ACCEPT, CONTENT_TYPE, HeaderValue},
+    Response, StatusCode,
+    header::{CONTENT_TYPE, HeaderValue},
 };
 
 /// Never holds a value.
@@ -49,8 +49,8 @@ impl Refused {
     }
 
     /// Plain text where it was asked for, JSON otherwise.
-    pub fn response(&self, request: &HeaderMap) -> Response<Full<Bytes>> {
-        let accept = request.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    pub fn response(&self, accept: Option<&HeaderValue>) -> Response<Full<Bytes>> {
+        let accept = accept.and_then(|accept| accept.to_str().ok()).unwrap_or_default();
         let (kind, body) = if accept.contains("text/plain") || accept.contains("text/html") {
             ("text/plain; charset=utf-8", self.text())
         } else {

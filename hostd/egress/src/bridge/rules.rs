@@ -1,9 +1,14 @@
 //! A machine's terms, made ready: values parsed into what is put on a wire.
 
 use crate::{
-    bridge::{ssh::KnownHosts, upstream},
+    bridge::{
+        inject::{needle::Finder, rewrite},
+        ssh::KnownHosts,
+        upstream,
+    },
     control::{Secret, Terms},
 };
+use aho_corasick::AhoCorasick;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use berth_types::{
     UserId,
@@ -13,14 +18,23 @@ use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use russh::keys::PrivateKey;
 use rustls::sign::CertifiedKey;
-use std::{fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 use zeroize::Zeroizing;
+
+type Finders = HashMap<(HostName, u16), Option<Arc<Finder>>>;
+const MAX_FINDERS: usize = 256;
 
 pub struct Rules {
     pub owner: UserId,
     pub policy: EgressPolicy,
     pub secrets: Vec<Arc<Ready>>,
     pub info: Bytes,
+    /// What to look for in the responses of a host, made once.
+    finders: Mutex<Finders>,
 }
 
 /// A secret that can be applied, or the reason why it cannot.
@@ -31,6 +45,8 @@ pub struct Ready {
     pub placeholder: String,
     pub forms: Vec<Form>,
     pub broken: Option<String>,
+    /// Finds the placeholder, for secrets that have one in requests.
+    pub finder: Option<AhoCorasick>,
 }
 
 pub enum Form {
@@ -108,13 +124,20 @@ impl Ready {
             Ok(forms) => (forms, None),
             Err(error) => (Vec::new(), Some(error)),
         };
+        let has_placeholder = forms.iter().any(|form| matches!(form, Form::Placeholder));
+        let finder = has_placeholder.then(|| AhoCorasick::new([&secret.placeholder]).ok()).flatten();
         let Secret { name, binding, value, placeholder } = secret;
-        Self { name, binding, value, placeholder, forms, broken }
+        Self { name, binding, value, placeholder, forms, broken, finder }
     }
 
     /// Is it for HTTP, rather than for SSH?
     pub fn is_http(&self) -> bool {
         !self.binding.projections().iter().any(|projection| matches!(projection, Projection::Ssh { .. }))
+    }
+
+    /// Can it come back in a response?
+    pub fn is_text(&self) -> bool {
+        self.binding.projections().iter().any(Projection::is_text)
     }
 
     /// As decisions and refusals call it.
@@ -130,6 +153,7 @@ impl Rules {
             policy: terms.policy,
             secrets: terms.secrets.into_iter().map(|secret| Arc::new(Ready::new(secret))).collect(),
             info: Bytes::from(terms.info.to_string()),
+            finders: Mutex::default(),
         }
     }
 
@@ -140,6 +164,17 @@ impl Rules {
         }
         let applies = |secret: &&Arc<Ready>| secret.is_http() && secret.binding.goes_to(name, port).is_some();
         self.secrets.iter().filter(applies).cloned().collect()
+    }
+
+    /// What to look for in responses to requests with the secrets of a host.
+    pub fn finder(&self, name: &HostName, port: u16, secrets: &[Arc<Ready>]) -> Option<Arc<Finder>> {
+        let mut finders = self.finders.lock().unwrap_or_else(PoisonError::into_inner);
+        // Wildcards may make many hosts of one rule.
+        if finders.len() > MAX_FINDERS {
+            finders.clear();
+        }
+        let make = || rewrite::needles(secrets).build().map(Arc::new);
+        finders.entry((name.clone(), port)).or_insert_with(make).clone()
     }
 
     /// The secrets that a host has on a port other than 443 by a rule that names the port.

@@ -6,6 +6,8 @@ mod budget;
 mod resolver;
 mod serve;
 
+#[cfg(test)]
+pub use answer::parse;
 pub use budget::Budget;
 pub use serve::{tcp, udp};
 

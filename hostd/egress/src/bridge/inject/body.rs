@@ -93,6 +93,10 @@ pub struct Line {
 }
 
 impl Line {
+    pub fn forget(&mut self) {
+        self.decision = None;
+    }
+
     pub fn moved(&mut self, up: u64, down: u64) {
         self.up.store(up, Ordering::Relaxed);
         self.down = down;

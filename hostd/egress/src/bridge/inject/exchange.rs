@@ -21,7 +21,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Body, Incoming},
-    header::{CONTENT_LENGTH, HeaderValue, UPGRADE},
+    header::{ACCEPT, CONTENT_LENGTH, HeaderValue, UPGRADE},
     http::request::Parts,
     upgrade::OnUpgrade,
 };
@@ -30,7 +30,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 impl Session {
     pub async fn exchange(self: Arc<Self>, request: Request<Incoming>) -> Response<Download> {
-        let headers = request.headers().clone();
+        let accept = request.headers().get(ACCEPT).cloned();
         match self.forward(request).await {
             Ok(response) => response,
             Err(refused) => {
@@ -40,7 +40,7 @@ impl Session {
                     decision.verdict = Outcome::Failed;
                 }
                 self.machine.host.reporter.decided(decision);
-                refused.response(&headers).map(Download::Own)
+                refused.response(accept.as_ref()).map(Download::Own)
             }
         }
     }
@@ -58,9 +58,9 @@ impl Session {
         let upgrade = self.upgrade(&mut request, &secrets)?;
         let (mut parts, body) = request.into_parts();
         let method = parts.method.clone();
-        let needles = rewrite::request(&mut parts, &secrets, upgrade.is_some())
+        let extra = rewrite::request(&mut parts, &secrets, upgrade.is_some())
             .map_err(|unfit| Refused::new(rule(&secrets), unfit.0, "change the request"))?;
-        let finder = needles.build().map(Arc::new);
+        let finder = self.finder(&rules, &secrets, extra);
         let up = Arc::new(AtomicU64::new(0));
         let body = self.upload(&mut parts, &secrets, body, up.clone()).await?;
         if self.http == Http::One {
@@ -78,11 +78,21 @@ impl Session {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return self.switch(response, upgrade, finder, line, &secrets);
         }
-        response::scrub(response, &method, finder, line).map_err(|(unreadable, mut line)| {
-            line.decision = None;
+        response::scrub(response, &method, finder, line).map_err(|unreadable| {
             let message = format!("the response is encoded as {}, which cannot be searched", unreadable.0);
             Refused::new(rule(&secrets), message, "ask the server for another encoding")
         })
+    }
+
+    fn finder(&self, rules: &Rules, secrets: &[Arc<Ready>], extra: rewrite::Extra) -> Option<Arc<Finder>> {
+        if extra.is_empty() {
+            return rules.finder(&self.name, self.to.port(), secrets);
+        }
+        let mut needles = rewrite::needles(secrets);
+        for (needle, placeholder) in extra {
+            needles.add(needle.to_vec(), &placeholder);
+        }
+        needles.build().map(Arc::new)
     }
 
     fn gates(
@@ -99,15 +109,7 @@ impl Session {
             let why = broken.broken.clone().unwrap_or_default();
             return Err(Refused::new(broken.rule(), why, "set the secret again"));
         }
-        let (parts, ()) = {
-            let mut copy = Request::new(());
-            *copy.method_mut() = request.method().clone();
-            *copy.uri_mut() = request.uri().clone();
-            *copy.version_mut() = request.version();
-            *copy.headers_mut() = request.headers().clone();
-            copy.into_parts()
-        };
-        gate::check(&parts, &self.name, self.to.port())
+        gate::check(request, &self.name, self.to.port())
             .map_err(|why| Refused::new(rule(secrets), why, "send one request to one host"))
     }
 
@@ -171,7 +173,7 @@ impl Session {
         secrets: &[Arc<Ready>],
     ) -> Result<Response<Download>, Refused> {
         let Some(guest) = guest else {
-            line.decision = None;
+            line.forget();
             return Err(Refused::new(rule(secrets), "the server switched protocols unasked", "try again"));
         };
         let server = hyper::upgrade::on(&mut response);

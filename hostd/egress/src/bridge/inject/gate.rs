@@ -2,22 +2,23 @@
 
 use berth_types::egress::HostName;
 use hyper::{
-    Method, Version,
+    Method, Request, Version,
     header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
-    http::{request::Parts, uri::Authority},
+    http::uri::Authority,
 };
 
 /// Why a request is for somebody else, or for nobody.
-pub fn check(parts: &Parts, name: &HostName, port: u16) -> Result<(), &'static str> {
-    if parts.method == Method::CONNECT {
+pub fn check<B>(request: &Request<B>, name: &HostName, port: u16) -> Result<(), &'static str> {
+    let (headers, uri, version) = (request.headers(), request.uri(), request.version());
+    if request.method() == Method::CONNECT {
         return Err("CONNECT would hide what is sent");
     }
-    if parts.headers.contains_key(CONTENT_LENGTH) && parts.headers.contains_key(TRANSFER_ENCODING)
-        || parts.headers.get_all(CONTENT_LENGTH).iter().count() > 1
+    if headers.contains_key(CONTENT_LENGTH) && headers.contains_key(TRANSFER_ENCODING)
+        || headers.get_all(CONTENT_LENGTH).iter().count() > 1
     {
         return Err("the request has two lengths");
     }
-    let mut hosts = parts.headers.get_all(HOST).iter();
+    let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
         return Err("the request has two Host headers");
@@ -33,17 +34,17 @@ pub fn check(parts: &Parts, name: &HostName, port: u16) -> Result<(), &'static s
             && authority.port_u16().unwrap_or(port) == port
             && !authority.as_str().ends_with(':')
     };
-    match parts.uri.authority() {
+    match uri.authority() {
         Some(authority) if !is_ours(authority) => {
             return Err("the request's address and its TLS name differ");
         }
         Some(_) => {}
-        None if parts.version == Version::HTTP_2 => return Err("the request has no :authority"),
+        None if version == Version::HTTP_2 => return Err("the request has no :authority"),
         None => {}
     }
     match host {
         Some(host) if !is_ours(&host) => Err("the Host header and the TLS name differ"),
-        None if parts.version != Version::HTTP_2 => Err("the request has no Host header"),
+        None if version != Version::HTTP_2 => Err("the request has no Host header"),
         _ => Ok(()),
     }
 }
@@ -51,14 +52,13 @@ pub fn check(parts: &Parts, name: &HostName, port: u16) -> Result<(), &'static s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hyper::Request;
 
     fn judge(version: Version, uri: &str, headers: &[(&str, &str)]) -> Result<(), &'static str> {
         let mut request = Request::builder().version(version).uri(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        check(&request.body(()).unwrap().into_parts().0, &"api.example".parse().unwrap(), 443)
+        check(&request.body(()).unwrap(), &"api.example".parse().unwrap(), 443)
     }
 
     #[test]

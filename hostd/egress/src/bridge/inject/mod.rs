@@ -7,7 +7,7 @@
 
 mod body;
 mod exchange;
-mod gate;
+pub mod gate;
 pub mod needle;
 mod response;
 pub mod rewrite;

@@ -21,8 +21,8 @@ pub fn scrub(
     response: Response<Incoming>,
     method: &Method,
     finder: Option<Arc<Finder>>,
-    line: Line,
-) -> Result<Response<Download>, (Unreadable, Line)> {
+    mut line: Line,
+) -> Result<Response<Download>, Unreadable> {
     let (mut parts, incoming) = response.into_parts();
     rewrite::strip(&mut parts.headers, parts.version, parts.status == StatusCode::SWITCHING_PROTOCOLS);
     let Some(finder) = finder else {
@@ -35,10 +35,8 @@ pub fn scrub(
     if bodiless {
         return Ok(Response::from_parts(parts, Download::server(incoming, None, line)));
     }
-    let gzip = match encoding(&parts) {
-        Ok(gzip) => gzip,
-        Err(unreadable) => return Err((unreadable, line)),
-    };
+    // A refusal has a line of its own.
+    let gzip = encoding(&parts).inspect_err(|_| line.forget())?;
     let style = style(&parts);
     if gzip {
         parts.headers.remove(CONTENT_ENCODING);

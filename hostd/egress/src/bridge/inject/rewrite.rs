@@ -20,45 +20,55 @@ pub struct Unfit(pub &'static str);
 /// Headers of one connection, which are not for the next.
 const HOP_BY_HOP: &[&str] = &["keep-alive", "proxy-connection", "proxy-authorization", "http2-settings"];
 
-/// What was put in, for the way back; nothing if nothing can come back.
-pub fn request(parts: &mut Parts, secrets: &[Arc<Ready>], upgrade: bool) -> Result<Needles, Unfit> {
+/// What a request carries that its secrets do not say: credentials that were
+/// put together from what the guest sent, each with its placeholder.
+pub type Extra = Vec<(Zeroizing<Vec<u8>>, String)>;
+
+pub fn request(parts: &mut Parts, secrets: &[Arc<Ready>], upgrade: bool) -> Result<Extra, Unfit> {
     strip(&mut parts.headers, parts.version, upgrade);
     parts.headers.remove(EXPECT);
     if parts.version == Version::HTTP_2 {
         parts.headers.remove(HOST);
     }
-    let mut needles = Needles::default();
-    let mut text = false;
+    let mut extra = Extra::new();
     for secret in secrets {
         for form in &secret.forms {
             match form {
                 Form::Header(name, value) => {
                     parts.headers.remove(name);
                     parts.headers.insert(name.clone(), value.clone());
-                    // Basic's value is not in it as it is.
-                    needles.add(credentials(value).to_vec(), &secret.placeholder);
-                    text = true;
                 }
                 Form::Placeholder => {
-                    headers(&mut parts.headers, secret, &mut needles)?;
+                    headers(&mut parts.headers, secret, &mut extra)?;
                     address(parts, secret)?;
-                    text = true;
                 }
                 Form::Certificate(_) | Form::Ssh(_) => {}
             }
         }
-        if text {
-            needles.add_value(secret.value.expose(), &secret.placeholder);
-        }
     }
-    if text {
+    if secrets.iter().any(|secret| secret.is_text()) {
         // What comes back has to be readable.
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if parts.headers.contains_key("grpc-accept-encoding") {
             parts.headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
         }
     }
-    Ok(needles)
+    Ok(extra)
+}
+
+/// What is looked for in the responses to requests with these secrets.
+pub fn needles(secrets: &[Arc<Ready>]) -> Needles {
+    let mut needles = Needles::default();
+    for secret in secrets.iter().filter(|secret| secret.is_text()) {
+        needles.add_value(secret.value.expose(), &secret.placeholder);
+        for form in &secret.forms {
+            // Basic's value is not in it as it is.
+            if let Form::Header(_, value) = form {
+                needles.add(credentials(value).to_vec(), &secret.placeholder);
+            }
+        }
+    }
+    needles
 }
 
 /// The part of a header that is the secret: after `Bearer ` or `Basic `.
@@ -95,13 +105,13 @@ pub fn strip(headers: &mut HeaderMap, version: Version, upgrade: bool) {
     }
 }
 
-fn headers(headers: &mut HeaderMap, secret: &Ready, needles: &mut Needles) -> Result<(), Unfit> {
+fn headers(headers: &mut HeaderMap, secret: &Ready, extra: &mut Extra) -> Result<(), Unfit> {
     for (name, value) in headers.iter_mut() {
         let replaced = if name == AUTHORIZATION
             && let Some(pair) = basic(value, secret)
         {
             let encoded = Zeroizing::new(STANDARD.encode(&*pair));
-            needles.add(encoded.as_bytes().to_vec(), &secret.placeholder);
+            extra.push((Zeroizing::new(encoded.as_bytes().to_vec()), secret.placeholder.clone()));
             Zeroizing::new([b"Basic ", encoded.as_bytes()].concat())
         } else if let Some(replaced) = replace(value.as_bytes(), secret, <[u8]>::to_vec) {
             replaced
@@ -166,7 +176,7 @@ pub fn has_placeholder(secret: &Ready) -> bool {
 }
 
 fn replace(text: &[u8], secret: &Ready, encode: impl Fn(&[u8]) -> Vec<u8>) -> Option<Zeroizing<Vec<u8>>> {
-    let finder = aho_corasick::AhoCorasick::new([&secret.placeholder]).ok()?;
+    let finder = secret.finder.as_ref()?;
     if !finder.is_match(text) {
         return None;
     }
