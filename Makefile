@@ -2,14 +2,14 @@
 
 CONFIG ?= config/default.toml
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# The four programs side by side, as they are installed.
+# The five programs side by side, as they are installed.
 BIN := $(TARGET)/bin
 BERTH := $(BIN)/berth --config $(CONFIG)
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 STATIC := x86_64-unknown-linux-gnu
-RELEASED := berth berth-hostd berth-gateway
+RELEASED := berth berth-hostd berth-gateway berth-bridge
 
 .PHONY: help run up down setup setup-test build image lint unit e2e test bench
 
@@ -32,7 +32,7 @@ setup-test:
 	@scripts/setup test
 
 build: setup ## Build the programs, in release mode
-	@cargo build --release -p berth-cli -p berth-hostd -p berth-gateway
+	@cargo build --release -p berth-cli -p berth-hostd -p berth-gateway -p berth-egress --bins
 	@RUSTFLAGS="-C target-feature=+crt-static" \
 	    cargo build --profile guest -p berth-guest-init --target $(STATIC)
 	@mkdir -p $(BIN)

@@ -6,9 +6,16 @@ mod validate;
 
 pub use load::{ConfigError, Loaded, load, parse};
 
-use berth_types::{ByteSize, IdlePolicy, Quota, Span};
+use berth_types::{
+    ByteSize, IdlePolicy, Quota, Span,
+    egress::{EgressMode, HostName, HostPattern},
+};
 use serde::Deserialize;
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
 
 /// The development configuration, as it is documented and shipped.
 pub const DEFAULT_TOML: &str = include_str!("../default.toml");
@@ -21,6 +28,8 @@ pub struct Config {
     pub gateway: Gateway,
     pub machine: MachineDefaults,
     pub idle: Idle,
+    pub egress: Egress,
+    pub audit: Audit,
     pub quota: Quota,
     pub host: Host,
     pub hypervisor: Hypervisor,
@@ -112,6 +121,34 @@ impl Idle {
     pub fn policy(&self) -> IdlePolicy {
         IdlePolicy { pause: self.pause, sleep: self.sleep }
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Egress {
+    /// Of machines whose user has said nothing.
+    pub mode: EgressMode,
+    /// What no machine may reach, whatever its user allows.
+    pub deny: Vec<HostPattern>,
+    /// PEM files of private authorities that upstreams may be certified by.
+    pub extra_roots: Vec<PathBuf>,
+    /// Names that are looked up here first, as in /etc/hosts.
+    pub hosts: BTreeMap<HostName, Vec<Ipv4Addr>>,
+    /// Asked for every other name. Empty: those of the host.
+    pub resolvers: Vec<SocketAddr>,
+    /// Connections that one machine may have open.
+    pub connections: u32,
+    /// Names that one machine may look up in a second.
+    pub dns_per_second: u32,
+    /// The user id, and group id, that the bridge runs as.
+    pub uid: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Audit {
+    /// A file that has grown to this is put aside.
+    pub file_size: ByteSize,
+    /// How many are kept.
+    pub keep: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -7,7 +7,7 @@ const LEAST_MEMORY: ByteSize = ByteSize::mib(128);
 
 /// One line per problem, each naming its key.
 pub fn validate(config: &Config) -> Vec<String> {
-    let Config { service, gateway, machine, quota, host, .. } = config;
+    let Config { service, gateway, machine, quota, host, egress, audit, .. } = config;
     let checks = [
         (service.data.is_absolute(), "service.data: must be an absolute path"),
         (service.run.is_absolute(), "service.run: must be an absolute path"),
@@ -32,6 +32,16 @@ pub fn validate(config: &Config) -> Vec<String> {
         ),
         (quota.disk >= machine.disk, "quota.disk: is less than machine.disk, nobody could have a machine"),
         (host.pool_size.bytes() >= 1 << 30, "host.pool_size: must be at least 1G"),
+        (egress.connections >= 16, "egress.connections: must be at least 16"),
+        (egress.dns_per_second > 0, "egress.dns_per_second: must be at least 1"),
+        (egress.uid >= 100_000, "egress.uid: must be at least 100000, clear of the host's users"),
+        (egress.uid < host.uid_base, "egress.uid: must be below host.uid_base, where machines' begin"),
+        (
+            egress.extra_roots.iter().all(|path| path.is_absolute()),
+            "egress.extra_roots: must be absolute paths",
+        ),
+        (audit.file_size.bytes() >= 64 << 10, "audit.file_size: must be at least 64K"),
+        (audit.keep >= 2, "audit.keep: must be at least 2"),
         (host.uid_base >= 100_000, "host.uid_base: must be at least 100000, clear of the host's users"),
     ];
     checks.iter().filter(|(good, _)| !good).map(|(_, problem)| (*problem).to_owned()).collect()

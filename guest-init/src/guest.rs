@@ -11,7 +11,7 @@ use berth_guest_protocol::Repair;
 use crate::{
     account::{Account, Who},
     children::Children,
-    control::freeze::Freezer,
+    control::{equip::Equipment, freeze::Freezer},
     error::{Context, Result},
     forward::tickets::Tickets,
     server::streams::Streams,
@@ -28,6 +28,7 @@ pub struct Guest {
     pub program: PathBuf,
     pub children: Children,
     pub freezer: Freezer,
+    pub equipment: Equipment,
     pub tickets: Tickets,
     pub streams: Streams,
     /// What it was called last, and its disk's size.
@@ -42,6 +43,7 @@ impl Guest {
             program,
             children: Children::default(),
             freezer,
+            equipment: Equipment::default(),
             tickets: Tickets::default(),
             streams: Streams::default(),
             known_as: Mutex::default(),

@@ -4,7 +4,8 @@
 //! or whose device state is not what was signed, is never resumed.
 
 use crate::{
-    error::{Error, FileContext, Result},
+    error::{Error, Result},
+    keyfile,
     storage::{Found, Generations, Occupied, Way, blocking, fingerprint},
 };
 use berth_types::{Code, Generation, GenerationId, Machine, MachineId, Point, Refusal, Why};
@@ -12,8 +13,6 @@ use ed25519_dalek::{Signature, Signer, SigningKey};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
 };
@@ -45,13 +44,8 @@ struct Manifest {
 
 impl Archive {
     pub fn open(files: Generations, key: &Path, keep: u32) -> Result<Self> {
-        Ok(Self {
-            files,
-            key: signing_key(key)?,
-            index: RwLock::default(),
-            keep: keep as usize,
-            syncing: Arc::default(),
-        })
+        let key = SigningKey::from_bytes(&*keyfile::key(key)?);
+        Ok(Self { files, key, index: RwLock::default(), keep: keep as usize, syncing: Arc::default() })
     }
 
     fn index(&self) -> std::sync::RwLockReadGuard<'_, Index> {
@@ -369,29 +363,6 @@ pub fn manifest(machine: &Machine, why: Why, driver: &dyn berth_hypervisor::Driv
 
 fn damaged(what: &str) -> Refusal {
     Refusal::new(Code::Failed, format!("that point in time cannot be used: {what}"), "choose another one")
-}
-
-/// Made on the first start, readable by root alone.
-fn signing_key(path: &Path) -> Result<SigningKey> {
-    match std::fs::read(path) {
-        Ok(bytes) => {
-            let bytes: [u8; 32] =
-                bytes.as_slice().try_into().map_err(std::io::Error::other).file("read", path)?;
-            Ok(SigningKey::from_bytes(&bytes))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let mut bytes = [0; 32];
-            getrandom::fill(&mut bytes)
-                .map_err(|error| std::io::Error::other(error.to_string()))
-                .file("make", path)?;
-            let mut options = std::fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create_new(true).mode(0o600).open(path).file("create", path)?;
-            file.write_all(&bytes).and_then(|()| file.sync_all()).file("write", path)?;
-            Ok(SigningKey::from_bytes(&bytes))
-        }
-        Err(error) => Err(error).file("read", path),
-    }
 }
 
 fn hex(bytes: &[u8]) -> String {

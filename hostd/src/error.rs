@@ -19,6 +19,14 @@ pub enum Error {
     Network { operation: &'static str, source: rtnetlink::Error },
     #[error("the hypervisor")]
     Hypervisor(#[from] berth_hypervisor::Error),
+    #[error("secrets: {0}")]
+    Secret(&'static str),
+    #[error("the egress bridge")]
+    Bridge(#[from] berth_egress::BridgeError),
+    #[error("the audit log")]
+    Audit(#[from] berth_egress::audit::AuditError),
+    #[error("the authority")]
+    Authority(#[from] rcgen::Error),
     #[error("the guest: {0}")]
     Guest(String),
     #[error("{0}")]

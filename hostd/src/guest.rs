@@ -5,8 +5,8 @@
 
 use crate::net::Link;
 use berth_guest_protocol::{
-    Answer, Control as Command, FrameError, GENERATION, HEADER, Kind, Open, Opened, Opening, Repair, Reply,
-    Shutdown, Vitals, decode, encode, parse_header,
+    Answer, Control as Command, Equip, FrameError, GENERATION, HEADER, Kind, Open, Opened, Opening, Repair,
+    Reply, Shutdown, Vitals, decode, encode, parse_header,
 };
 use berth_types::Machine;
 use std::{
@@ -67,12 +67,21 @@ impl Control {
 
     /// The same, and has the guest set itself right at once: nobody waits for
     /// one answer before asking the next.
-    pub async fn when_repaired(link: &Link, machine: &Machine, limit: Duration) -> Result<Self, GuestError> {
+    pub async fn when_repaired(
+        link: &Link,
+        machine: &Machine,
+        equipment: Option<Equip>,
+        limit: Duration,
+    ) -> Result<Self, GuestError> {
         let attempt = if machine.sleeps_in.is_some() { RESUMED } else { ATTEMPT };
         loop {
             if let Ok(mut stream) = link.dial(attempt).await {
                 let opened = async {
                     let mut frames = opening()?;
+                    // First, for with the repair the user's processes go on.
+                    if let Some(equipment) = &equipment {
+                        frames.extend(encode(Kind::Control, &Command::Equip(equipment.clone()))?);
+                    }
                     frames.extend(encode(Kind::Control, &Command::Repair(repair(machine)?))?);
                     stream.write_all(&frames).await?;
                     Self::opened(stream).await
@@ -81,6 +90,9 @@ impl Control {
                     Err(GuestError::Io(_) | GuestError::Silent) => {}
                     Err(error) => return Err(error),
                     Ok(mut control) => {
+                        if equipment.is_some() {
+                            control.answered(limit).await?;
+                        }
                         control.answered(limit).await?;
                         return Ok(control);
                     }
@@ -120,6 +132,11 @@ impl Control {
             Answer::Failed(message) => Err(GuestError::Refused(printable(&message))),
             Answer::Done => Err(GuestError::Protocol("no vitals".into())),
         }
+    }
+
+    /// Whom to trust and which placeholders to have.
+    pub async fn equip(&mut self, equipment: Equip, limit: Duration) -> Result<(), GuestError> {
+        self.done(&Command::Equip(equipment), limit).await
     }
 
     /// Closes it from this end and waits for the other: a guest that is about
@@ -191,6 +208,18 @@ async fn receive(stream: &mut TcpStream, kind: Kind, limit: Duration) -> Result<
         Ok(payload)
     };
     timeout(limit, frame).await.unwrap_or(Err(GuestError::Silent))
+}
+
+/// Tells a guest that runs already. If it cannot be told, its next start does it.
+pub async fn equip_again(link: &Link, equipment: impl FnOnce() -> Equip) {
+    let limit = Duration::from_secs(10);
+    let told = timeout(limit, async {
+        let mut control = Control::when_up(link).await?;
+        control.equip(equipment(), limit).await
+    });
+    if !matches!(told.await, Ok(Ok(()))) {
+        tracing::warn!("a guest was not told of its new secrets");
+    }
 }
 
 /// A guest's words on a user's terminal: one line, no control characters.

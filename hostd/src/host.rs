@@ -1,10 +1,18 @@
 //! Everything that hostd owns, in one place that requests and machines share.
 
 use crate::{
-    archive::Archive, fleet::Fleet, ledger::Ledger, net::Networks, registry::Registry, storage::Storage,
+    archive::Archive,
+    egress::{Links, Policies},
+    fleet::Fleet,
+    ledger::Ledger,
+    net::Networks,
+    registry::Registry,
+    secret::Vault,
+    storage::Storage,
     store::Store,
 };
 use berth_config::Config;
+use berth_egress::audit::Recorder;
 use berth_hypervisor::Driver;
 use berth_types::{ByteSize, MachineId};
 use std::{path::PathBuf, sync::Arc};
@@ -20,6 +28,14 @@ pub struct Host {
     pub registry: Registry,
     pub fleet: Fleet,
     pub archive: Archive,
+    pub vault: Vault,
+    pub policies: Policies,
+    pub links: Links,
+    pub audit: Recorder,
+    /// The certificate of this installation's authority, which guests trust.
+    pub authority: String,
+    /// Private authorities, which they trust too.
+    pub roots: String,
     /// Held while a template is made.
     pub templating: tokio::sync::Mutex<()>,
     /// Turned true by the operator's shutdown: nothing is started any more.
@@ -32,6 +48,11 @@ impl Host {
     /// A hypervisor's control socket: short, for a socket's path has 107 bytes.
     pub fn vm_socket(&self, id: &MachineId) -> PathBuf {
         self.config.service.run.join("vm").join(format!("{id}.sock"))
+    }
+
+    /// Where the audit log is.
+    pub fn audit_directory(&self) -> PathBuf {
+        self.config.service.data.join("audit")
     }
 
     pub fn is_closing(&self) -> bool {

@@ -7,18 +7,21 @@
 //! ```
 
 mod archive;
+mod egress;
 mod error;
 mod fault;
 mod fleet;
 mod guest;
 mod host;
 mod idle;
+mod keyfile;
 mod ledger;
 mod machine;
 mod net;
 mod recover;
 mod registry;
 mod run;
+mod secret;
 mod server;
 mod storage;
 mod store;
@@ -28,6 +31,7 @@ mod verb;
 pub use error::Error;
 pub use fault::POINTS as FAULT_POINTS;
 pub use run::run;
+pub use secret::MasterKey;
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,14 @@ use berth_config::LogFormat;
 use std::{io::IsTerminal, path::PathBuf};
 
 fn main() -> anyhow::Result<()> {
+    // 1. Nobody looks into this process, and no core of it is ever written: it
+    //    holds secrets.
+    nix::sys::prctl::set_dumpable(false).context("cannot keep others out of this process")?;
+    let none = 0;
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, none, none)
+        .context("cannot forbid core dumps")?;
+    let master = berth_hostd::MasterKey::take_given().map_err(|error| anyhow::anyhow!(error.chain()))?;
+    // 2. The configuration, then the log that it asks for.
     let path = config_path()?;
     let loaded =
         berth_config::load(&path).with_context(|| format!("the configuration {}", path.display()))?;
@@ -24,7 +32,7 @@ fn main() -> anyhow::Result<()> {
         bail!("hostd needs root: it makes namespaces, mounts and users of its own");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(berth_hostd::run(loaded.config)).map_err(|error| anyhow::anyhow!(error.chain()))
+    runtime.block_on(berth_hostd::run(loaded.config, master)).map_err(|error| anyhow::anyhow!(error.chain()))
 }
 
 fn config_path() -> anyhow::Result<PathBuf> {

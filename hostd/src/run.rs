@@ -2,20 +2,26 @@
 
 use crate::{
     archive::Archive,
+    egress::{self, Authority, Links, Policies},
     error::{Error, FileContext, IoContext, Result},
     fleet::Fleet,
     host::{Host, memory_limit},
+    keyfile,
     ledger::Ledger,
     net::KernelNetworks,
     recover,
     registry::Registry,
+    secret::{MasterKey, Vault},
     server::Server,
     storage::Storage,
     store::Store,
     template,
 };
 use berth_config::Config;
+use berth_egress::audit::{Log, Recorder, Rotation};
 use berth_hypervisor::select::{Selected, select};
+use berth_types::AuditEvent;
+use ed25519_dalek::SigningKey;
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -32,7 +38,7 @@ const PREDECESSOR: Duration = Duration::from_secs(10);
 
 /// Runs until a signal or the operator ends it. A signal leaves machines
 /// running for the next hostd to adopt; the operator's shutdown stops them.
-pub async fn run(config: Config) -> Result<()> {
+pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     let (data, run) = (config.service.data.clone(), config.service.run.clone());
     // 1. Alone on this data directory.
     for directory in [&data, &run, &run.join("vm")] {
@@ -44,6 +50,12 @@ pub async fn run(config: Config) -> Result<()> {
     let store = open_store(&data.join("store"))?;
     let archive = Archive::open(storage.generations().clone(), &data.join("signing.key"), config.idle.keep)?;
     let registry = Registry::open(store.clone(), data.join("users")).await?;
+    let vault = Vault::open(master, store.clone(), &data.join("secrets")).await?;
+    let policies = Policies::open(store.clone(), data.join("policies")).await?;
+    let audit = audit_log(&config)?;
+    let authority = Authority::open(&data.join("authority"))?;
+    let roots = egress::extra_roots(&config)?;
+    let (bridge, events) = egress::bridge(&config, &authority, roots.clone()).await?;
     let networks = KernelNetworks::start(run.join("net"), config.host.spare_networks)?;
     let ledger = Ledger::new(config.quota, memory_limit(&config));
     let Selected { driver, why } = select(&config.hypervisor)?;
@@ -58,11 +70,20 @@ pub async fn run(config: Config) -> Result<()> {
         registry,
         fleet: Fleet::default(),
         archive,
+        vault,
+        policies,
+        links: Links::new(Some(bridge)),
+        audit,
+        authority: authority.certificate,
+        roots,
         templating: tokio::sync::Mutex::default(),
         closing: watch::channel(false).0,
         end,
         config,
     });
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    host.audit.record(AuditEvent::Started { version }).await;
+    tokio::spawn(egress::attend(host.clone(), events));
     // 3. What an earlier hostd left.
     recover::recover(&host).await?;
     tokio::spawn(template::prepare(host.clone()));
@@ -88,6 +109,7 @@ pub async fn run(config: Config) -> Result<()> {
         host.archive.synced().await;
     }
     networks.close_spares().await;
+    host.audit.settle().await;
     host.store.flush().await?;
     if with_machines {
         host.networks.keep_only(&[]).await?;
@@ -95,6 +117,13 @@ pub async fn run(config: Config) -> Result<()> {
     }
     tracing::info!("ended");
     Ok(())
+}
+
+fn audit_log(config: &Config) -> Result<Recorder> {
+    let data = &config.service.data;
+    let key = SigningKey::from_bytes(&*keyfile::key(&data.join("audit.key"))?);
+    let rotation = Rotation { bytes: config.audit.file_size.bytes(), keep: config.audit.keep as usize };
+    Ok(Recorder::start(Log::open(&data.join("audit"), rotation, key)?))
 }
 
 /// One hostd at a time. A child of one that was killed can hold the lock for the

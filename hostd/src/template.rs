@@ -109,7 +109,7 @@ async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Res
     let powered = match machine::power(host, machine, memory, network, Origin::Boot).await {
         Ok(powered) => powered,
         Err((error, _, network)) => {
-            host.networks.release(&network.name);
+            host.give_back(&network.name);
             return Err(error);
         }
     };

@@ -1,5 +1,6 @@
 //! What a case is given: machines to use, and what to look at when it fails.
 
+use crate::egress;
 use anyhow::{Context as _, Result, anyhow};
 use berth_tests::{Account, Remote, Scratch, Service, Settings, Sshd};
 use std::{
@@ -45,6 +46,7 @@ pub struct Context {
     /// Behind the services: it removes what they leave.
     service: Once<Service>,
     sshd: Once<Sshd>,
+    egress: Once<egress::World>,
     is_sshd: bool,
     remotes: Mutex<HashMap<&'static str, Arc<Once<Remote>>>>,
     scratch: Scratch,
@@ -55,6 +57,7 @@ impl Context {
         Ok(Self {
             service: OnceLock::new(),
             sshd: OnceLock::new(),
+            egress: OnceLock::new(),
             is_sshd: env::var("BERTH_TEST_AGAINST").is_ok_and(|against| against == "sshd"),
             remotes: Mutex::default(),
             scratch: Scratch::new()?,
@@ -77,6 +80,11 @@ impl Context {
     /// Somebody that the shared service has never seen.
     pub fn account(&self) -> Result<Account> {
         self.service()?.account(&self.scratch)
+    }
+
+    /// The service of the egress cases, and the world that its machines reach.
+    pub fn egress(&self) -> Result<&egress::World> {
+        once(&self.egress, || egress::World::start(&self.scratch))
     }
 
     /// A running machine that the cases of one area share: each keeps to a
@@ -105,16 +113,18 @@ impl Context {
     }
 
     pub fn logs(&self) -> String {
-        match self.service.get() {
-            Some(Ok(service)) => service.logs(),
-            _ => String::new(),
-        }
+        let own = self.service.get().and_then(|service| service.as_ref().ok()).map(Service::logs);
+        let egress = self.egress.get().and_then(|world| world.as_ref().ok()).map(egress::World::logs);
+        own.into_iter().chain(egress).collect()
     }
 
     /// Stops what was started in order; what is there afterwards was leaked.
     pub fn end(&self) -> Result<Vec<String>> {
         if let Some(Ok(service)) = self.service.get() {
             service.stop()?;
+        }
+        if let Some(Ok(world)) = self.egress.get() {
+            world.stop()?;
         }
         if let Some(Ok(sshd)) = self.sshd.get() {
             sshd.stop()?;

@@ -6,6 +6,7 @@
 
 mod cloud;
 mod context;
+mod egress;
 mod faults;
 mod files;
 mod forwards;
@@ -47,6 +48,11 @@ const AREAS: &[(&str, &[Case])] = &[
     ("killed", rest::killed::CASES),
     ("random", rest::random::CASES),
     ("cloud_hypervisor", cloud::CASES),
+    ("egress_secrets", egress::secrets::CASES),
+    ("egress_nowhere", egress::nowhere::CASES),
+    ("egress_policies", egress::policies::CASES),
+    ("egress_attacks", egress::attacks::CASES),
+    ("egress_bridge", egress::bridge::CASES),
     ("guests", faults::guests::CASES),
     ("daemons", faults::daemons::CASES),
     ("moments", faults::moments::CASES),

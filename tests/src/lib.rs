@@ -4,6 +4,7 @@
 //! ```text
 //!   Scratch   a directory under /var/tmp that owns everything below
 //!     ├─ Service   berth-hostd and berth-gateway with a config of their own
+//!     ├─ Upstream  servers in a namespace of their own, for machines to reach
 //!     ├─ Sshd      OpenSSH's server: what a case or a figure is compared with
 //!     └─ Account   a key at one of the two ──▶ Remote   where ssh logs in
 //! ```
@@ -23,6 +24,7 @@ mod sshd;
 mod sweep;
 mod terminal;
 mod transcript;
+mod upstream;
 mod wait;
 
 pub use account::{Account, Endpoint};
@@ -37,4 +39,5 @@ pub use sshd::Sshd;
 pub use sweep::left_behind;
 pub use terminal::Terminal;
 pub use transcript::{matches, replay};
+pub use upstream::{REBOUND, Upstream};
 pub use wait::{eventually, until};

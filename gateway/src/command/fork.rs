@@ -8,7 +8,7 @@ use clap::Parser;
 
 pub const HELP: Help = Help {
     verb: "fork",
-    usage: "fork SRC NEW [-n COUNT]",
+    usage: "fork SRC NEW [-n COUNT] [--no-secrets]",
     summary: "a live copy: memory, disk and running processes",
     examples: &[
         "{ssh} {host} fork dev try",
@@ -18,7 +18,8 @@ pub const HELP: Help = Help {
     ],
     notes: "The source goes on running. With -n the copies are NEW-1, NEW-2 …, all of one moment.\n\
             With one name: a machine of yours is copied under a made-up name; any other name\n\
-            makes a copy of 'main' that is called so.",
+            makes a copy of 'main' that is called so. A copy reaches what its source may reach and has\n\
+            its secrets; with --no-secrets it has none.",
 };
 
 #[derive(Debug, Parser)]
@@ -30,6 +31,8 @@ struct Raw {
     second: Option<String>,
     #[arg(short = 'n', long = "count", allow_hyphen_values = true)]
     count: Option<String>,
+    #[arg(long)]
+    no_secrets: bool,
 }
 
 pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
@@ -40,7 +43,7 @@ pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refu
         Some(second) => (Some(first), Some(second)),
         None => one_name(context, first).await?,
     };
-    match context.call(Request::Fork { source, new, count }).await? {
+    match context.call(Request::Fork { source, new, count, no_secrets: raw.no_secrets }).await? {
         Reply::Machines(machines) => {
             let line = |name: &MachineName| format!("{}\n", context.address.machine(name.as_str()));
             let text: String = machines.iter().map(|machine| line(&machine.name)).collect();

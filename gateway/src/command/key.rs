@@ -9,9 +9,6 @@ use berth_api::{Reply, Request};
 use berth_types::{Code, Refusal};
 use clap::{Parser, Subcommand};
 
-/// A key of 16384 bits in its text form is a quarter of this.
-pub const INPUT_MAX: usize = 16 * 1024;
-
 pub const HELP: Help = Help {
     verb: "key",
     usage: "key add [KEY] | key ls | key rm FINGERPRINT",

@@ -2,6 +2,8 @@
 //! them valid ones, asks hostd, and answers with a text and a value.
 
 mod args;
+mod audit;
+mod egress;
 mod fork;
 mod help;
 mod idle;
@@ -14,6 +16,7 @@ mod rename;
 mod restart;
 mod restore;
 mod rm;
+mod secret;
 mod sleep;
 mod snapshot;
 mod snapshots;
@@ -26,7 +29,6 @@ mod whoami;
 mod why;
 
 pub use help::Help;
-pub use key::INPUT_MAX;
 
 use crate::{
     ssh::peer::told,
@@ -39,6 +41,10 @@ use berth_api::{Caller, Client, Reply, Request};
 use berth_types::{Code, InvalidName, MachineName, Refusal, UserId};
 use serde::Serialize;
 use serde_json::Value;
+use zeroize::Zeroizing;
+
+/// What a verb reads at most: a secret that is too long is told so.
+pub const INPUT_MAX: usize = 66 * 1024;
 
 /// In the order that `help` shows them.
 pub const VERBS: &[&Help] = &[
@@ -59,6 +65,9 @@ pub const VERBS: &[&Help] = &[
     &restart::HELP,
     &rename::HELP,
     &rm::HELP,
+    &secret::HELP,
+    &egress::HELP,
+    &audit::HELP,
     &key::HELP,
     &whoami::HELP,
     &help::HELP,
@@ -78,8 +87,10 @@ pub struct Context<'a> {
     pub progress: Progress,
     /// The client has a terminal.
     pub colour: bool,
+    /// The answer is read by a program.
+    pub json: bool,
     /// What came on standard input, for verbs that want it.
-    pub input: Vec<u8>,
+    pub input: Zeroizing<Vec<u8>>,
 }
 
 /// What a verb has to say, for people and for programs.
@@ -123,7 +134,7 @@ pub fn split_json(words: Vec<String>) -> (bool, Vec<String>) {
 
 /// Must standard input be read to its end before the verb can run?
 pub fn wants_input(words: &[String]) -> bool {
-    key::wants_input(words)
+    key::wants_input(words) || secret::wants_input(words)
 }
 
 /// Runs a verb; the first word is its name.
@@ -150,6 +161,9 @@ pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refu
         "restart" => restart::run(context, words).await,
         "rename" => rename::run(context, words).await,
         "rm" => rm::run(context, words).await,
+        "secret" => secret::run(context, words).await,
+        "egress" => egress::run(context, words).await,
+        "audit" => audit::run(context, words).await,
         "key" => key::run(context, words).await,
         "whoami" => whoami::run(context, words).await,
         "version" => version::run(context, words),

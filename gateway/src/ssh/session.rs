@@ -17,6 +17,7 @@ use berth_guest_protocol::Pty;
 use berth_types::{Code, Refusal};
 use russh::ChannelMsg;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// Variables that clients may set, as sshd's AcceptEnv.
 const ENVIRONMENT: &[&str] = &["LANG", "TERM", "COLORTERM"];
@@ -126,7 +127,8 @@ async fn verb(
     words: Vec<String>,
 ) -> Result<(), Gone> {
     let (json, words) = command::split_json(words);
-    let mut input = Vec::new();
+    // Wiped when the verb is done: it may be the value of a secret.
+    let mut input = Zeroizing::new(Vec::new());
     if command::wants_input(&words) {
         match read_input(inbox, screen).await? {
             Some(bytes) => input = bytes,
@@ -141,6 +143,7 @@ async fn verb(
             user: login.user.clone(),
             progress,
             colour: screen.is_terminal() && !json,
+            json,
             input,
         };
         command::run(&context, &words).await
@@ -169,8 +172,8 @@ async fn verb(
 }
 
 /// Standard input to its end; `None` if the user gave up.
-async fn read_input(inbox: &mut Inbox, screen: &Screen<'_>) -> Result<Option<Vec<u8>>, Gone> {
-    let mut input = Vec::new();
+async fn read_input(inbox: &mut Inbox, screen: &Screen<'_>) -> Result<Option<Zeroizing<Vec<u8>>>, Gone> {
+    let mut input = Zeroizing::new(Vec::with_capacity(command::INPUT_MAX));
     loop {
         let message = inbox.next().await?;
         if screen.is_terminal() && is_interrupt(&message) {

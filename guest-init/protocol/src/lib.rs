@@ -26,8 +26,8 @@ pub use frame::{
     FrameError, HEADER, Header, Kind, MAX_DATA, MAX_FRAME, decode, encode, header, parse_header,
 };
 pub use message::{
-    Answer, Command, Control, Event, Exec, Exit, Incoming, Listen, Open, Opened, Opening, Pty, Refused,
-    RefusedKind, Repair, Reply, Shutdown, Target, Vitals,
+    Answer, Command, Control, Equip, Event, Exec, Exit, Incoming, Listen, Open, Opened, Opening, Pty,
+    Refused, RefusedKind, Repair, Reply, Shutdown, Target, Vitals,
 };
 
 /// Both sides name theirs first; a guest refuses a generation it does not know.
@@ -43,6 +43,12 @@ pub const PREFIX: u8 = 30;
 /// Which of the two NICs is which, told by MAC address.
 pub const CTL_GUEST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x00, 0x02];
 pub const CTL_HOST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x00, 0x01];
+
+/// What the host's authority calls itself, and the hash of that name by which
+/// OpenSSL finds a certificate in a directory. The same on every host, so that
+/// guest-init need not compute it.
+pub const AUTHORITY_NAME: &str = "berth egress authority";
+pub const AUTHORITY_HASH: &str = "7e762151";
 
 /// The user's link, the same in every machine too.
 pub const ETH_GUEST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x01, 0x02];

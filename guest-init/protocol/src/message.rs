@@ -159,6 +159,19 @@ pub enum Control {
     Vitals,
     /// Ends every process, syncs, unmounts; no answer but the end of the machine.
     Shutdown(Shutdown),
+    /// Before every repair, and whenever it changes.
+    Equip(Equip),
+}
+
+/// What the machine needs to reach the world as the host wants it to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Equip {
+    /// The certificate of the host's authority, in PEM: programs trust it.
+    pub authority: String,
+    /// Private authorities that the host trusts besides, likewise.
+    pub roots: String,
+    /// For every command from now on; what the user sets goes first.
+    pub environment: Vec<(String, String)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

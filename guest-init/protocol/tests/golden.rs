@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail")]
 
 use berth_guest_protocol::{
-    Answer, Command, Control, Event, Exec, Exit, GENERATION, Incoming, Kind, Listen, Open, Opened, Opening,
-    Pty, Refused, RefusedKind, Repair, Reply, Shutdown, Target, Vitals, decode, encode, header, parse_header,
+    Answer, Command, Control, Equip, Event, Exec, Exit, GENERATION, Incoming, Kind, Listen, Open, Opened,
+    Opening, Pty, Refused, RefusedKind, Repair, Reply, Shutdown, Target, Vitals, decode, encode, header,
+    parse_header,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -115,6 +116,9 @@ fn control() {
     pin(Kind::Control, Control::Vitals, "02000000 09 04");
     pin(Kind::Control, Control::Shutdown(Shutdown::PowerOff), "03000000 09 05 00");
     pin(Kind::Control, Control::Shutdown(Shutdown::Reboot), "03000000 09 05 01");
+    let equip =
+        Equip { authority: "pem".into(), roots: "x".into(), environment: vec![("A".into(), "b".into())] };
+    pin(Kind::Control, Control::Equip(equip), "0d000000 09 06 03 70656d 01 78 01 0141 0162");
     pin(Kind::Answer, Answer::Done, "02000000 0a 00");
     let vitals = Vitals {
         uptime_ms: 1,

@@ -1,5 +1,6 @@
 //! hostd's own stream: requests in turn, each answered.
 
+pub mod equip;
 pub mod freeze;
 pub mod power;
 mod repair;
@@ -39,6 +40,10 @@ fn answer(guest: &Arc<Guest>, request: Control) -> Answer {
             guest.freezer.freeze()
         }
         Control::Thaw => guest.freezer.thaw(),
+        Control::Equip(equip) => {
+            guest.equipment.take(equip);
+            Ok(())
+        }
         Control::Repair(request) => repair::run(guest, &request),
         Control::Shutdown(how) => {
             power::end(guest, how);

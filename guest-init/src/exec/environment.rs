@@ -13,12 +13,19 @@ const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 
 pub type Variables = Vec<(OsString, OsString)>;
 
-/// In order of precedence, the last one winning.
-pub fn login(account: &Account, requested: &[(String, String)]) -> Variables {
+/// In order of precedence, the last one winning: what the host equips the
+/// machine with can change nothing that a login needs.
+pub fn login(
+    account: &Account,
+    equipment: Vec<(String, String)>,
+    requested: &[(String, String)],
+) -> Variables {
     let path = if account.uid == 0 { ROOT_PATH } else { PATH };
     let mut mail = OsString::from("/var/mail/");
     mail.push(&account.name);
-    let mut variables: Variables = [
+    let equipment = equipment.into_iter().filter(|(name, value)| is_valid(name, value));
+    let mut variables: Variables = equipment.map(|(name, value)| (name.into(), value.into())).collect();
+    let usual = [
         ("HOME", account.home.clone().into_os_string()),
         ("USER", account.name.clone()),
         ("LOGNAME", account.name.clone()),
@@ -26,8 +33,8 @@ pub fn login(account: &Account, requested: &[(String, String)]) -> Variables {
         ("PATH", path.into()),
         ("MAIL", mail),
     ]
-    .map(|(name, value)| (name.into(), value))
-    .into();
+    .map(|(name, value)| (OsString::from(name), value));
+    variables.extend(usual);
     variables.extend(parse(&fs::read("/etc/environment").unwrap_or_default()));
     variables.extend(
         requested.iter().filter(|(name, value)| is_valid(name, value)).map(|(n, v)| (n.into(), v.into())),

@@ -98,7 +98,7 @@ pub fn errand(guest: &Guest, program: &str, arguments: &[&str]) -> Result<(Child
     let account = guest.account();
     let (reader, writer) = io::pipe().during("make", "a pipe")?;
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(environment::login(&account, &[]));
+    command.args(arguments).env_clear().envs(environment::login(&account, guest.equipment.variables(), &[]));
     command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
     let prepare = Prepare::new(guest, account, false)?;
     Ok((spawn(guest, &mut command, prepare, Role::Errand)?, reader.into()))
@@ -130,7 +130,7 @@ fn command(guest: &Guest, account: &Account, request: &protocol::Exec) -> Result
             command
         }
     };
-    command.env_clear().envs(environment::login(account, &request.env));
+    command.env_clear().envs(environment::login(account, guest.equipment.variables(), &request.env));
     Ok(command)
 }
 

@@ -14,6 +14,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 use tokio::{io::Interest, net::UnixStream};
+use zeroize::Zeroizing;
 
 /// Nobody has to say more than this; `ls` of a thousand machines is half of it.
 pub const MAX_MESSAGE: usize = 4 << 20;
@@ -61,8 +62,11 @@ impl Connection {
         message: &T,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), ConnectionError> {
-        let mut frame = vec![0; 4];
-        serde_json::to_writer(&mut frame, message)?;
+        // Wiped: it may carry the value of a secret. With room, so that it is not
+        // copied about while it grows.
+        let mut frame = Zeroizing::new(Vec::with_capacity(8 << 10));
+        frame.extend_from_slice(&[0; 4]);
+        serde_json::to_writer(&mut *frame, message)?;
         let length = frame.len() - 4;
         if length > MAX_MESSAGE {
             return Err(ConnectionError::TooLong(length));
@@ -98,7 +102,7 @@ impl Connection {
             self.fill().await?;
         }
         let rest = self.received.split_off(length + 4);
-        let frame = std::mem::replace(&mut self.received, rest);
+        let frame = Zeroizing::new(std::mem::replace(&mut self.received, rest));
         let message = serde_json::from_slice(frame.get(4..).unwrap_or_default())?;
         Ok((message, self.descriptor.take()))
     }

@@ -8,11 +8,13 @@
 
 mod client;
 mod codec;
+mod egress;
 mod message;
 mod view;
 
 pub use client::{CallError, Client};
 pub use codec::{Connection, ConnectionError, MAX_MESSAGE};
+pub use egress::{EgressChange, EgressTarget, EgressView, SecretInput, SecretView};
 pub use message::{Call, Caller, Message, Reply, Request};
 pub use view::{
     Identity, MachineView, NetworkView, PointView, Resolved, Status, StrandedView, Usage, UserView, WhyView,

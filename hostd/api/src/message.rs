@@ -1,8 +1,12 @@
 //! Requests and replies.
 
-use crate::view::{Identity, MachineView, PointView, Resolved, Status, StrandedView, UserView, WhyView};
+use crate::{
+    egress::{EgressChange, EgressTarget, EgressView, SecretInput, SecretView},
+    view::{Identity, MachineView, PointView, Resolved, Status, StrandedView, UserView, WhyView},
+};
 use berth_types::{
-    IdlePolicy, Label, MachineName, MachineSpec, Point, Refusal, Schedule, Span, SshKey, UserId,
+    AuditEntry, IdlePolicy, Label, MachineName, MachineSpec, Point, Refusal, Schedule, Span, SshKey, UserId,
+    egress::{Binding, SecretName},
 };
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +83,9 @@ pub enum Request {
         source: Option<MachineName>,
         new: Option<MachineName>,
         count: Option<u32>,
+        /// The copies are cut off from every secret.
+        #[serde(default)]
+        no_secrets: bool,
     },
     Snapshot {
         name: MachineName,
@@ -134,6 +141,31 @@ pub enum Request {
         fingerprint: String,
     },
     Whoami,
+    /// Sets a secret or replaces one. There is no request that reads a value.
+    SecretSet {
+        name: SecretName,
+        binding: Binding,
+        /// Only for this machine and its forks.
+        machine: Option<MachineName>,
+        value: SecretInput,
+    },
+    SecretList,
+    SecretRemove {
+        name: SecretName,
+    },
+    /// What may be reached; changed first, if there is a change.
+    Egress {
+        target: EgressTarget,
+        change: Option<EgressChange>,
+    },
+    /// The newest entries that are the user's own; all of them for the operator.
+    Audit {
+        machine: Option<MachineName>,
+        since: Option<Span>,
+        /// Only what machines reached, or tried to.
+        egress: bool,
+        most: u32,
+    },
 
     /// Operator: a user with a first key.
     UserAdd {
@@ -193,4 +225,8 @@ pub enum Reply {
     Users(Vec<UserView>),
     Status(Status),
     Stranded(Vec<StrandedView>),
+    Secret(SecretView),
+    Secrets(Vec<SecretView>),
+    Egress(Box<EgressView>),
+    Audit(Vec<AuditEntry>),
 }

@@ -26,6 +26,13 @@ pub fn run(arguments: Check, config: Option<PathBuf>, json: bool) -> Result<(), 
         let message = format!("{name}: unknown keys {}", loaded.unknown.join(", "));
         return Err(Refusal::new(Code::Usage, message, "remove or correct them"));
     }
+    for root in &loaded.config.egress.extra_roots {
+        let text = std::fs::read_to_string(root).unwrap_or_default();
+        if !text.contains("-----BEGIN CERTIFICATE-----") {
+            let message = format!("{name}: egress.extra_roots: {} has no certificate in PEM", root.display());
+            return Err(Refusal::new(Code::Usage, message, "name a readable file that has one"));
+        }
+    }
     if json {
         return output::json(&serde_json::json!({ "file": path, "valid": true }));
     }

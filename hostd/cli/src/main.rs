@@ -5,6 +5,7 @@
 mod output;
 
 mod api;
+mod audit;
 mod check;
 mod context;
 mod doctor;
@@ -54,6 +55,9 @@ enum Command {
     /// Who may log in
     #[command(subcommand)]
     User(user::Command),
+    /// What was done here, and whether that record is whole
+    #[command(subcommand)]
+    Audit(audit::Command),
     /// What machines start from
     #[command(subcommand)]
     Image(image::Command),
@@ -83,6 +87,7 @@ fn run(cli: Cli) -> Result<(), Refusal> {
         Command::Doctor => doctor::run(&load()?),
         Command::UpgradeCheck(arguments) => upgrade::run(&load()?, arguments),
         Command::User(command) => user::run(&load()?, command),
+        Command::Audit(command) => audit::run(&load()?, command),
         Command::Image(command) => image::run(&load()?, command),
         // These two have to work where the configuration does not.
         Command::Check(arguments) => check::run(arguments, cli.config, cli.json),

@@ -13,7 +13,7 @@ use crate::{
     net::{Alarm, Link, Network},
 };
 use berth_hypervisor::{Exit, Vm};
-use berth_types::{GenerationId, Machine, MachineName, Refusal, State};
+use berth_types::{AuditEvent, GenerationId, Machine, MachineName, Refusal, State};
 use jiff::Timestamp;
 use std::{
     collections::VecDeque,
@@ -242,17 +242,30 @@ impl Actor {
             Policy::Keepalive(until) => self.record.keepalive_until = until,
             Policy::Idle(idle) => self.record.idle = idle,
             Policy::Schedule(schedule) => self.record.schedule = schedule,
+            Policy::Egress(egress) => self.record.egress = egress.map(|egress| *egress),
         }
         self.persist().await
     }
 
     pub async fn become_state(&mut self, state: State) -> Result<()> {
         let before = std::mem::replace(&mut self.record.state, state);
-        let persisted = self.persist().await;
-        if persisted.is_err() {
+        if let Err(error) = self.persist().await {
             self.record.state = before;
+            return Err(error);
         }
-        persisted
+        if before != state {
+            let failure = self.record.failure.as_ref().filter(|_| state == State::Failed);
+            let detail = failure.map(|failure| failure.reason.clone()).unwrap_or_default();
+            self.record_event(state.to_string(), detail).await;
+        }
+        Ok(())
+    }
+
+    /// For the audit log.
+    pub async fn record_event(&self, state: String, detail: String) {
+        let Machine { owner, name, id, .. } = &self.record;
+        let (user, machine, machine_id) = (owner.clone(), name.clone(), id.clone());
+        self.host.audit.record(AuditEvent::Machine { user, machine, machine_id, state, detail }).await;
     }
 
     /// Written, then mirrored, then published.
@@ -281,7 +294,7 @@ impl Actor {
 /// The guest's own name follows a rename; if it cannot now, the next start does it.
 async fn tell_name(link: &Link, machine: &Machine) {
     let limit = Duration::from_secs(3);
-    let told = timeout(limit, Control::when_repaired(link, machine, limit));
+    let told = timeout(limit, Control::when_repaired(link, machine, None, limit));
     if !matches!(told.await, Ok(Ok(_))) {
         tracing::warn!(name = %machine.name, "a guest was not told its new name");
     }

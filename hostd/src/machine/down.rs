@@ -7,7 +7,7 @@ use crate::{
     machine::up::Powered,
 };
 use berth_hypervisor::Exit;
-use berth_types::{Event, Failure, Machine, State, next};
+use berth_types::{Event, Failure, Machine, MachineId, State, next};
 use jiff::Timestamp;
 use tokio::time::timeout;
 
@@ -42,7 +42,7 @@ impl Actor {
         self.record.runtime = None;
         if let Some(kept) = self.kept.take() {
             kept.network.link.hang_up().await;
-            self.host.networks.release(&kept.network.name);
+            self.host.give_back(&kept.network.name);
         }
         self.persist().await?;
         let host = self.host.clone();
@@ -124,7 +124,7 @@ impl Actor {
         }
         if let Some(kept) = self.kept.take() {
             kept.network.link.hang_up().await;
-            self.host.networks.release(&kept.network.name);
+            self.host.give_back(&kept.network.name);
         }
         // 3. No files, no record, no points in time.
         self.host.storage.remove(&self.record.id).await?;
@@ -137,7 +137,24 @@ impl Actor {
         let Machine { owner, name, id, disk, .. } = &self.record;
         self.host.fleet.forget(owner, name, id);
         self.host.ledger.forget_machine(owner, *disk);
+        self.forget_secrets().await;
+        self.record_event("removed".to_owned(), String::new()).await;
         Ok(())
+    }
+}
+
+impl Actor {
+    /// Those for machines alone of which neither they nor a fork is left.
+    async fn forget_secrets(&self) {
+        let owner = &self.record.owner;
+        let left = self.host.fleet.of(owner);
+        let orphaned = |only: &MachineId| {
+            !left.iter().any(|handle| handle.id() == only || handle.record().lineage.contains(only))
+        };
+        let gone = |meta: &crate::secret::Meta| meta.machine.as_ref().is_some_and(orphaned);
+        if let Err(error) = self.host.vault.forget(owner, gone).await {
+            tracing::error!(machine = %self.record.id, error = error.chain(), "cannot forget its secrets");
+        }
     }
 }
 

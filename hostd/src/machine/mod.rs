@@ -14,11 +14,11 @@ mod up;
 pub use actor::{Beginning, spawn};
 pub use up::{Powered, greet, missing_image, power, prepare};
 
-use crate::net::Link;
+use crate::{egress, host::Host, net::Link};
 use berth_api::{MachineView, NetworkView};
 use berth_types::{
     Activity, Code, Generation, IdlePolicy, Machine, MachineId, MachineName, Point, Refusal, Schedule, State,
-    Why,
+    Why, egress::EgressPolicy,
 };
 use jiff::Timestamp;
 use std::sync::{
@@ -51,6 +51,7 @@ pub enum Policy {
     Keepalive(Option<Timestamp>),
     Idle(Option<IdlePolicy>),
     Schedule(Option<Schedule>),
+    Egress(Option<Box<EgressPolicy>>),
 }
 
 /// What the task publishes.
@@ -145,7 +146,7 @@ impl Handle {
         let _ = public.wait_for(|public| !public.record.state.has_process()).await;
     }
 
-    pub fn view(&self) -> MachineView {
+    pub fn view(&self, host: &Host) -> MachineView {
         let record = self.record();
         let up = matches!(record.state, State::Running | State::Paused);
         let since = record.runtime.as_ref().filter(|_| up).map(|up| up.since);
@@ -174,7 +175,7 @@ impl Handle {
             wakes_at: record.schedule.map(|schedule| schedule.at),
             network: NetworkView {
                 address: std::net::Ipv4Addr::from(berth_guest_protocol::ETH_GUEST_ADDRESS).to_string(),
-                egress: "nothing: this installation has no egress bridge yet".to_owned(),
+                egress: egress::summary(&egress::policy(host, &record)),
             },
         }
     }

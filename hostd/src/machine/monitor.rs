@@ -8,7 +8,7 @@ use crate::{
 };
 use berth_guest_protocol::Vitals;
 use berth_hypervisor::Vm;
-use berth_types::Activity;
+use berth_types::{Activity, MachineId};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
@@ -40,11 +40,11 @@ impl Drop for Monitor {
 }
 
 impl Monitor {
-    pub fn start(host: Arc<Host>, vm: Arc<dyn Vm>, link: Link, control: Control) -> Self {
+    pub fn start(host: Arc<Host>, machine: MachineId, vm: Arc<dyn Vm>, link: Link, control: Control) -> Self {
         let (seen, activity) = watch::channel(Activity::default());
         let (gone, lost) = watch::channel(None);
         let task = tokio::spawn(async move {
-            let reason = watch(&host, vm, link, control, seen).await;
+            let reason = watch(&host, &machine, vm, link, control, seen).await;
             gone.send_replace(Some(reason));
             // Whoever waits must not take the end of this task for another.
             std::future::pending::<()>().await;
@@ -84,6 +84,7 @@ impl News {
 /// counts at once: whatever speaks there is not guest-init any more.
 async fn watch(
     host: &Host,
+    machine: &MachineId,
     vm: Arc<dyn Vm>,
     link: Link,
     mut control: Control,
@@ -107,6 +108,8 @@ async fn watch(
                 },
             }
         };
+        // What the bridge moves for it counts as what it moves itself.
+        let vitals = Vitals { moved: vitals.moved.wrapping_add(host.proxied(machine)), ..vitals };
         seen.send_replace(tracker.see(&vitals, vm.cpu_time(), Instant::now()));
     }
 }

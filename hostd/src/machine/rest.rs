@@ -228,7 +228,7 @@ impl Actor {
         let generation = match self.host.archive.freeze(manifest, directory, Way::Move).await {
             Ok(generation) => generation,
             Err(error) => {
-                self.host.networks.release(&network.name);
+                self.host.give_back(&network.name);
                 self.broke(format!("it could not be put to sleep: {}", error.chain())).await;
                 return Err(error);
             }
@@ -300,7 +300,7 @@ impl Actor {
             });
             self.kept = Some(Kept { network, alarm });
         } else {
-            self.host.networks.release(&network.name);
+            self.host.give_back(&network.name);
             self.record.runtime = None;
         }
     }

@@ -40,7 +40,7 @@ impl Powered {
             tracing::error!(%error, "cannot end a hypervisor");
         }
         self.network.link.hang_up().await;
-        host.networks.release(&self.network.name);
+        host.give_back(&self.network.name);
     }
 }
 
@@ -97,9 +97,10 @@ pub async fn power(
 /// any point: it owns nothing.
 pub async fn greet(host: &Host, machine: &Machine, powered: &Powered) -> Result<Control> {
     let limit = host.config.machine.boot_timeout.duration();
+    let (link, equipment) = (&powered.network.link, crate::egress::equipment(host, machine));
     let clock = Instant::now();
     let control = tokio::select! {
-        control = timeout(limit, Control::when_repaired(&powered.network.link, machine, REPAIR)) => match control {
+        control = timeout(limit, Control::when_repaired(link, machine, Some(equipment), REPAIR)) => match control {
             Ok(control) => control.map_err(lost)?,
             Err(_) => return Err(Error::Guest(format!("it did not come up within {} s", limit.as_secs()))),
         },
@@ -134,6 +135,7 @@ impl Actor {
     pub async fn adopted(&mut self, powered: Powered) {
         // What it saved before hostd ended must never meet the RAM that goes on now.
         self.host.storage.forget_state(&self.record.id);
+        self.host.link(&self.record, &powered.network);
         let going = async {
             // It may be fresh from a smaller template.
             powered.vm.resize_disk(self.record.disk).await?;
@@ -185,15 +187,16 @@ impl Actor {
             since: Timestamp::now(),
         });
         if let Err(error) = self.become_state(state).await {
-            self.host.networks.release(&network.name);
+            self.host.give_back(&network.name);
             return Err(error);
         }
+        self.host.link(&self.record, &network);
         fault::point("wake.intent");
         // 3. The process, from memory if there is any that can be used.
         let powered = match self.power_up(memory, network).await {
             Ok(powered) => powered,
             Err((error, _, network)) => {
-                self.host.networks.release(&network.name);
+                self.host.give_back(&network.name);
                 return Err(error);
             }
         };
@@ -361,7 +364,8 @@ impl Actor {
     }
 
     pub fn monitor(&self, powered: &Powered, control: Control) -> Monitor {
-        Monitor::start(self.host.clone(), powered.vm.clone(), powered.network.link.clone(), control)
+        let (vm, link) = (powered.vm.clone(), powered.network.link.clone());
+        Monitor::start(self.host.clone(), self.record.id.clone(), vm, link, control)
     }
 
     async fn did_not_start(&mut self, error: Error, answers: Vec<Answer>) {

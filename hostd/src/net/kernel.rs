@@ -61,7 +61,7 @@ impl KernelNetworks {
     async fn make(&self) -> Result<Network> {
         let name = MachineId::random().to_string();
         let path = self.0.directory.join(&name);
-        let (netns, taps) = blocking(move || {
+        let (netns, taps, doors) = blocking(move || {
             namespace::make(&path).inspect_err(|_| {
                 let _ = namespace::close(&path);
             })
@@ -69,13 +69,14 @@ impl KernelNetworks {
         .await?;
         let mut network = self.network(name, netns);
         network.taps = Some(taps);
+        network.doors = Some(Arc::new(doors));
         Ok(network)
     }
 
     fn network(&self, name: String, netns: OwnedFd) -> Network {
         let netns = Arc::new(netns);
         let link = Link::Namespace { netns: netns.clone(), sockets: self.0.sockets.clone() };
-        Network { name, netns, link, taps: None }
+        Network { name, netns, link, taps: None, doors: None }
     }
 }
 
@@ -93,8 +94,11 @@ impl Networks for KernelNetworks {
     async fn find(&self, name: &str) -> Result<Option<Network>> {
         // The name comes from a record; it must not lead anywhere else.
         let Ok(name) = name.parse::<MachineId>() else { return Ok(None) };
-        let found = namespace::find(&self.0.directory.join(name.as_str()))?;
-        Ok(found.map(|netns| self.network(name.to_string(), netns)))
+        let Some(netns) = namespace::find(&self.0.directory.join(name.as_str()))? else { return Ok(None) };
+        let mut network = self.network(name.to_string(), netns);
+        let doors = self.0.sockets.doors(network.netns.clone()).await.during("guard a network")?;
+        network.doors = Some(Arc::new(doors));
+        Ok(Some(network))
     }
 
     async fn taps(&self, network: &Network) -> std::io::Result<Taps> {

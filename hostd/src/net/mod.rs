@@ -1,18 +1,21 @@
 //! Networks: for each machine that is up a namespace with two taps, the same
 //! names and addresses in every one.
 //!
-//! Nothing routes out of a namespace: what a machine may reach is decided by
-//! the egress bridge, and until there is one it reaches nothing.
+//! Nothing routes out of a namespace. All that a guest sends is led to sockets
+//! that the egress bridge serves, and what it may reach is decided there.
 
 mod alarm;
 mod hangup;
 mod kernel;
 mod namespace;
+mod nft;
+mod rules;
 mod sockets;
 mod tap;
 
 pub use alarm::Alarm;
 pub use kernel::KernelNetworks;
+pub use rules::{Doors, share};
 
 use crate::error::Result;
 use sockets::Sockets;
@@ -34,6 +37,8 @@ pub struct Network {
     /// Our own ends of the taps. While we hold them, what is sent to a guest
     /// that rests waits in their queues. Absent for an adopted machine.
     pub taps: Option<Taps>,
+    /// What the bridge serves its guest on. Absent in flow tests.
+    pub doors: Option<Arc<Doors>>,
 }
 
 #[derive(Debug)]

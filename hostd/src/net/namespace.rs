@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, FileContext, IoContext, Result},
-    net::{Taps, tap},
+    net::{Doors, Taps, rules, tap},
 };
 use berth_guest_protocol as guest;
 use nix::{
@@ -46,8 +46,9 @@ const ETH: End = End {
     guest_address: guest::ETH_GUEST_ADDRESS,
 };
 
-/// Makes a namespace with both taps, configured and up, and pins it at `path`.
-pub fn make(path: &Path) -> Result<(OwnedFd, Taps)> {
+/// Makes a namespace with both taps, configured and up, with its rules and the
+/// bridge's sockets, and pins it at `path`.
+pub fn make(path: &Path) -> Result<(OwnedFd, Taps, Doors)> {
     // A thread of its own: it ends in the new namespace and takes nobody along.
     let path = path.to_owned();
     let maker = std::thread::Builder::new().name("netns-maker".into()).spawn(move || {
@@ -60,15 +61,23 @@ pub fn make(path: &Path) -> Result<(OwnedFd, Taps)> {
             .build()
             .during("configure a network")?
             .block_on(configure())?;
+        let doors = guarded_doors().during("guard a network")?;
         File::create(&path).file("create", &path)?;
         let nothing = None::<&str>;
         mount(Some("/proc/thread-self/ns/net"), &path, nothing, MsFlags::MS_BIND, nothing)
             .file("pin", &path)?;
         let netns = File::open(&path).file("open", &path)?;
-        Ok((netns.into(), taps))
+        Ok((netns.into(), taps, doors))
     });
     let maker = maker.during("start a thread")?;
     maker.join().unwrap_or_else(|_| Err(io::Error::other("its thread died")).during("make a network"))
+}
+
+/// The rules of the calling thread's namespace, then the sockets that they lead
+/// to: nothing is ever served without them.
+pub fn guarded_doors() -> io::Result<Doors> {
+    rules::set()?;
+    rules::doors()
 }
 
 /// Opens both taps in the calling thread's namespace, and makes those that are missing.

@@ -4,7 +4,7 @@
 //! was made, so one thread that walks from namespace to namespace makes them
 //! all, and everyone else uses them from wherever they are.
 
-use super::{Taps, hangup, namespace};
+use super::{Doors, Taps, hangup, namespace};
 use nix::sched::{CloneFlags, setns};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::{
@@ -50,6 +50,11 @@ impl Sockets {
     /// Both taps of that namespace.
     pub async fn taps(&self, netns: Arc<OwnedFd>) -> io::Result<Taps> {
         self.inside(netns, namespace::taps).await
+    }
+
+    /// The rules of that namespace anew, and the bridge's sockets.
+    pub async fn doors(&self, netns: Arc<OwnedFd>) -> io::Result<Doors> {
+        self.inside(netns, namespace::guarded_doors).await
     }
 
     /// Ends every connection to the guest.

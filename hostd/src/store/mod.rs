@@ -1,11 +1,15 @@
-//! What hostd must never forget: users, keys and machines.
+//! What hostd must never forget: users, keys, machines, policies and, sealed,
+//! secrets.
 //!
 //! sled stays behind this module. Every write is flushed before it returns,
 //! for a SIGKILL loses what sled has only accepted; what is mirrored in files
 //! beside it can rebuild it (see `recover`).
 
-use crate::error::{Error, Result};
-use berth_types::{Machine, MachineId, SshKey, User, UserId};
+use crate::{
+    error::{Error, Result},
+    secret::{Meta, Sealed},
+};
+use berth_types::{Machine, MachineId, SshKey, User, UserId, egress::EgressPolicy};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     path::Path,
@@ -19,12 +23,32 @@ pub struct KeyRecord {
     pub key: SshKey,
 }
 
+/// What the machines of a user, or those with a label, may reach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyRecord {
+    pub owner: UserId,
+    /// `None`: all of them.
+    pub label: Option<(String, String)>,
+    pub policy: EgressPolicy,
+}
+
+impl PolicyRecord {
+    fn place(&self) -> String {
+        match &self.label {
+            Some((key, value)) => format!("{}/{key}={value}", self.owner),
+            None => self.owner.to_string(),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Store {
     database: sled::Db,
     users: sled::Tree,
     keys: sled::Tree,
     machines: sled::Tree,
+    secrets: sled::Tree,
+    policies: sled::Tree,
 }
 
 /// How long a store that somebody else has open is waited for.
@@ -47,7 +71,14 @@ impl Store {
             }
         };
         let tree = |name: &str| database.open_tree(name).map_err(during("open a tree"));
-        Ok(Self { users: tree("users")?, keys: tree("keys")?, machines: tree("machines")?, database })
+        Ok(Self {
+            users: tree("users")?,
+            keys: tree("keys")?,
+            machines: tree("machines")?,
+            secrets: tree("secrets")?,
+            policies: tree("policies")?,
+            database,
+        })
     }
 
     pub fn users(&self) -> Result<Vec<User>> {
@@ -89,6 +120,35 @@ impl Store {
 
     pub async fn remove_machine(&self, id: &MachineId) -> Result<()> {
         self.machines.remove(id.as_str()).map_err(during("remove a machine"))?;
+        self.flush().await
+    }
+
+    pub fn secrets(&self) -> Result<Vec<Sealed>> {
+        all(&self.secrets, "a secret")
+    }
+
+    pub async fn put_secret(&self, meta: &Meta, sealed: &Sealed) -> Result<()> {
+        put(&self.secrets, &format!("{}/{}", meta.owner, meta.name), sealed, "a secret")?;
+        self.flush().await
+    }
+
+    pub async fn remove_secret(&self, meta: &Meta) -> Result<()> {
+        let place = format!("{}/{}", meta.owner, meta.name);
+        self.secrets.remove(place).map_err(during("remove a secret"))?;
+        self.flush().await
+    }
+
+    pub fn policies(&self) -> Result<Vec<PolicyRecord>> {
+        all(&self.policies, "a policy")
+    }
+
+    pub async fn put_policy(&self, record: &PolicyRecord) -> Result<()> {
+        put(&self.policies, &record.place(), record, "a policy")?;
+        self.flush().await
+    }
+
+    pub async fn remove_policy(&self, record: &PolicyRecord) -> Result<()> {
+        self.policies.remove(record.place()).map_err(during("remove a policy"))?;
         self.flush().await
     }
 

@@ -84,7 +84,7 @@ impl Guests {
         });
         let null = || File::open("/dev/null").unwrap().into();
         let taps = Some(Taps { ctl: null(), eth: null() });
-        Network { name, netns: Arc::new(null()), link: Link::Loopback(address), taps }
+        Network { name, netns: Arc::new(null()), link: Link::Loopback(address), taps, doors: None }
     }
 
     async fn converse(self, network: String, mut stream: TcpStream) {

@@ -1,17 +1,30 @@
 //! Flows on the fake driver: what the fleet does, without waiting for guests.
 
+mod egress;
 mod flows;
 mod guests;
 mod recovery;
 mod rest;
 
 use crate::{
-    archive::Archive, fleet::Fleet, host::Host, ledger::Ledger, machine::Handle, recover, registry::Registry,
-    storage::Storage, store::Store, verb,
+    archive::Archive,
+    egress::{Links, Policies},
+    fleet::Fleet,
+    host::Host,
+    ledger::Ledger,
+    machine::Handle,
+    recover,
+    registry::Registry,
+    secret::Vault,
+    storage::Storage,
+    store::Store,
+    verb,
 };
 use berth_api::{Reply, Request};
+use berth_egress::audit::{Log, Recorder, Rotation};
 use berth_hypervisor::fake::Fake;
 use berth_types::{ByteSize, MachineId, MachineName, MachineSpec, Refusal, SshKey, UserId};
+use ed25519_dalek::SigningKey;
 use guests::Guests;
 use std::{
     path::{Path, PathBuf},
@@ -82,7 +95,16 @@ impl World {
         let archive =
             Archive::open(storage.generations().clone(), &config.service.data.join("signing.key"), 3)
                 .unwrap();
+        let data = &config.service.data;
+        let rotation = Rotation { bytes: 1 << 20, keep: 2 };
+        let log = Log::open(&data.join("audit"), rotation, SigningKey::from_bytes(&[1; 32])).unwrap();
         let host = Arc::new(Host {
+            vault: Vault::open(None, store.clone(), &data.join("secrets")).await.unwrap(),
+            policies: Policies::open(store.clone(), data.join("policies")).await.unwrap(),
+            links: Links::new(None),
+            audit: Recorder::start(log),
+            authority: "the authority".into(),
+            roots: String::new(),
             storage,
             archive,
             templating: Default::default(),

@@ -57,7 +57,12 @@ async fn forks_come_from_one_capture_and_leave_nothing_of_it() {
     let world = World::open(&scratch).await;
     let source = world.new_machine("dev").await.unwrap();
     std::fs::write(disk(&world, "dev"), [5; 64]).unwrap();
-    let fork = Request::Fork { source: Some(named("dev")), new: Some(named("a")), count: Some(2) };
+    let fork = Request::Fork {
+        source: Some(named("dev")),
+        new: Some(named("a")),
+        count: Some(2),
+        no_secrets: false,
+    };
     world.ask(fork).await.unwrap();
     for child in ["a-1", "a-2"] {
         assert_eq!(world.machine(child).record().state, State::Running);
@@ -77,7 +82,12 @@ async fn a_sleeping_machine_is_forked_without_waking_it() {
     let source = world.new_machine("dev").await.unwrap();
     world.ask(Request::Sleep { name: named("dev") }).await.unwrap();
     world
-        .ask(Request::Fork { source: Some(named("dev")), new: Some(named("a")), count: None })
+        .ask(Request::Fork {
+            source: Some(named("dev")),
+            new: Some(named("a")),
+            count: None,
+            no_secrets: false,
+        })
         .await
         .unwrap();
     assert_eq!(source.record().state, State::Asleep);
@@ -99,7 +109,8 @@ async fn bad_forks_are_refused_before_anything_is_made() {
         ("dev", "a", Some(10_000), Code::Usage),
         ("dev", "a", Some(3), Code::Limit),
     ] {
-        let fork = Request::Fork { source: Some(named(source)), new: Some(named(new)), count };
+        let fork =
+            Request::Fork { source: Some(named(source)), new: Some(named(new)), count, no_secrets: false };
         assert_eq!(world.ask(fork).await.unwrap_err().code, code, "{source} {new} {count:?}");
         assert_eq!(world.remains(), (1, 1));
     }

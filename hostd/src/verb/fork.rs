@@ -3,8 +3,7 @@
 use super::{Progress, new};
 use crate::{host::Host, machine::Handle};
 use berth_api::Reply;
-use berth_types::{Code, DEFAULT_MACHINE, MachineId, MachineName, Parent, Refusal, UserId, Why};
-use jiff::Timestamp;
+use berth_types::{Code, DEFAULT_MACHINE, MachineId, MachineName, Refusal, UserId, Why};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -17,6 +16,7 @@ pub async fn fork(
     source: Option<MachineName>,
     new: Option<MachineName>,
     count: Option<u32>,
+    no_secrets: bool,
     progress: &Progress,
 ) -> Result<Reply, Refusal> {
     // 1. Everything that can be refused is, before anybody is paused.
@@ -31,11 +31,11 @@ pub async fn fork(
     // 2. One capture, held until every child has its own hold on it.
     progress.say(format!("capturing {}", record.name));
     let generation = source.capture(Why::Fork).await?;
-    let parent = Parent { machine: record.id.clone(), name: record.name.clone(), at: Timestamp::now() };
+    let heritage = new::Heritage::of(&record, no_secrets);
     let mut children = Vec::new();
     let mut refused = None;
     for name in names {
-        match new::from_generation(host, user, name, &generation, Some(parent.clone()), None).await {
+        match new::from_generation(host, user, name, &generation, heritage.clone(), None).await {
             Ok(child) => children.push(child),
             Err(refusal) => {
                 refused = Some(refusal);
@@ -55,7 +55,7 @@ pub async fn fork(
         }
         return Err(refusal);
     }
-    Ok(Reply::Machines(children.iter().map(Handle::view).collect()))
+    Ok(Reply::Machines(children.iter().map(|child| child.view(host)).collect()))
 }
 
 async fn start(children: &[Handle]) -> Result<(), Refusal> {

@@ -8,12 +8,12 @@ use berth_types::{Code, MachineName, Refusal, UserId};
 const CONSOLE: u64 = 64 << 10;
 
 pub fn list(host: &Host, user: &UserId) -> Vec<MachineView> {
-    host.fleet.of(user).iter().map(|handle| handle.view()).collect()
+    host.fleet.of(user).iter().map(|handle| handle.view(host)).collect()
 }
 
 pub async fn info(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
     let handle = host.fleet.find(user, name)?;
-    let mut view = handle.view();
+    let mut view = handle.view(host);
     view.disk_used = host.storage.disk_used(&handle.record());
     let points: Vec<_> = host.archive.of(handle.id()).iter().map(|one| one.id.clone()).collect();
     view.pool_used = host.storage.occupied(handle.id(), &points).await;

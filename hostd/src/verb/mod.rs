@@ -1,6 +1,8 @@
 //! What can be asked of hostd, a file each.
 
 mod attach;
+mod audit;
+mod egress;
 mod fork;
 mod key;
 mod list;
@@ -9,6 +11,7 @@ mod new;
 mod operator;
 mod remove;
 mod rest;
+mod secret;
 mod snapshot;
 mod upgrade;
 
@@ -39,13 +42,25 @@ impl Progress {
 pub async fn for_gateway(host: &Arc<Host>, request: Request) -> Outcome {
     match request {
         Request::Knows { fingerprint } => plain(Reply::Knows(login::knows(host, &fingerprint))),
-        Request::Login { key } => login::login(host, key).await.and_then(plain),
+        Request::Login { key } => {
+            let fingerprint = key.fingerprint.clone();
+            let answer = login::login(host, key).await;
+            audit::record_login(host, fingerprint, &answer).await;
+            answer.and_then(plain)
+        }
         _ => Err(not_yours()),
     }
 }
 
 /// What a user asks.
 pub async fn for_user(host: &Arc<Host>, user: &UserId, request: Request, progress: &Progress) -> Outcome {
+    let deed = audit::deed(&request);
+    let outcome = serve_user(host, user, request, progress).await;
+    audit::record(host, Some(user), deed, &outcome).await;
+    outcome
+}
+
+async fn serve_user(host: &Arc<Host>, user: &UserId, request: Request, progress: &Progress) -> Outcome {
     if host.registry.user(user).is_none() {
         return Err(Refusal::new(Code::NotAllowed, "you are not registered any more", "ask the operator"));
     }
@@ -80,8 +95,8 @@ pub async fn for_user(host: &Arc<Host>, user: &UserId, request: Request, progres
             rest::why(host, user, &name).and_then(plain)
         }
         Request::Why { name } => rest::why(host, user, &name).and_then(plain),
-        Request::Fork { source, new, count } => {
-            fork::fork(host, user, source, new, count, progress).await.and_then(plain)
+        Request::Fork { source, new, count, no_secrets } => {
+            fork::fork(host, user, source, new, count, no_secrets, progress).await.and_then(plain)
         }
         Request::Snapshot { name, label } => {
             snapshot::snapshot(host, user, &name, label, progress).await.and_then(plain)
@@ -110,6 +125,7 @@ pub async fn for_user(host: &Arc<Host>, user: &UserId, request: Request, progres
         }
         Request::Rename { old, new } => {
             host.fleet.find(user, &old)?.rename(new.clone()).await?;
+            host.apply(user, |machine| machine.name == new).await;
             view(host, user, &new)
         }
         Request::KeyAdd { key } => key::add(host, user, key).await.and_then(plain),
@@ -119,12 +135,30 @@ pub async fn for_user(host: &Arc<Host>, user: &UserId, request: Request, progres
             plain(Reply::Key(key))
         }
         Request::Whoami => list::whoami(host, user).and_then(plain),
+        Request::SecretSet { name, binding, machine, value } => {
+            secret::set(host, user, name, binding, machine, value.0).await.and_then(plain)
+        }
+        Request::SecretList => plain(Reply::Secrets(secret::list(host, user))),
+        Request::SecretRemove { name } => secret::remove(host, user, &name).await.and_then(plain),
+        Request::Egress { target, change } => {
+            egress::egress(host, user, target, change).await.and_then(plain)
+        }
+        Request::Audit { machine, since, egress, most } => {
+            audit::read(host, Some(user), machine, since, egress, most).await.and_then(plain)
+        }
         _ => Err(not_yours()),
     }
 }
 
 /// What the operator asks.
 pub async fn for_operator(host: &Arc<Host>, request: Request, progress: &Progress) -> Outcome {
+    let deed = audit::deed(&request);
+    let outcome = serve_operator(host, request, progress).await;
+    audit::record(host, None, deed, &outcome).await;
+    outcome
+}
+
+async fn serve_operator(host: &Arc<Host>, request: Request, progress: &Progress) -> Outcome {
     match request {
         Request::UserAdd { label, key } => operator::user_add(host, &label, key).await.and_then(plain),
         Request::UserList => plain(Reply::Users(operator::users(host))),
@@ -132,6 +166,9 @@ pub async fn for_operator(host: &Arc<Host>, request: Request, progress: &Progres
         Request::Status => operator::status(host).and_then(plain),
         Request::UpgradeCheck { driver, version } => {
             plain(Reply::Stranded(upgrade::stranded(host, &driver, &version)))
+        }
+        Request::Audit { machine, since, egress, most } => {
+            audit::read(host, None, machine, since, egress, most).await.and_then(plain)
         }
         Request::Shutdown => operator::shutdown(host, progress).await.and_then(plain),
         _ => Err(not_yours()),
@@ -143,7 +180,7 @@ fn plain(reply: Reply) -> Outcome {
 }
 
 fn view(host: &Host, user: &UserId, name: &MachineName) -> Outcome {
-    plain(Reply::Machine(Box::new(host.fleet.find(user, name)?.view())))
+    plain(Reply::Machine(Box::new(host.fleet.find(user, name)?.view(host))))
 }
 
 fn not_yours() -> Refusal {

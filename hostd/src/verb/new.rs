@@ -11,13 +11,16 @@ use crate::{
 };
 use berth_api::Reply;
 use berth_types::{
-    ByteSize, Code, Generation, Machine, MachineName, MachineSpec, Parent, Refusal, Size, Span, State, UserId,
+    ByteSize, Code, Generation, Labels, Machine, MachineId, MachineName, MachineSpec, Parent, Refusal, Size,
+    Span, State, UserId, egress::EgressPolicy,
 };
 use jiff::Timestamp;
 use std::sync::Arc;
 
 const LEAST_MEMORY: ByteSize = ByteSize::mib(128);
 const LABELS_MAX: usize = 32;
+/// Forks of forks whose ancestors' own secrets are still theirs.
+const LINEAGE_MAX: usize = 100;
 
 /// Makes it and brings it up; a machine that does not come up is not left behind.
 pub async fn new(
@@ -30,7 +33,7 @@ pub async fn new(
     handle.touch();
     progress.say(format!("starting {}", handle.record().name));
     up_or_gone(&handle).await?;
-    Ok(Reply::Machine(Box::new(handle.view())))
+    Ok(Reply::Machine(Box::new(handle.view(host))))
 }
 
 /// Brings a machine up that was made just now, or takes it back.
@@ -69,7 +72,7 @@ pub async fn from_generation(
     user: &UserId,
     name: MachineName,
     generation: &Generation,
-    parent: Option<Parent>,
+    heritage: Heritage,
     ttl: Option<Span>,
 ) -> Result<Handle, Refusal> {
     let Generation { image, cpus, memory, disk, .. } = generation;
@@ -77,9 +80,39 @@ pub async fn from_generation(
     let mut machine = Machine::new(user.clone(), name, image.clone(), size);
     machine.state = if generation.state_size > 0 { State::Asleep } else { State::Stopped };
     machine.sleeps_in = Some(generation.id.clone());
-    machine.parent = parent;
+    machine.parent = Some(heritage.parent);
+    machine.labels = heritage.labels;
+    machine.egress = heritage.egress;
+    machine.lineage = heritage.lineage;
+    machine.no_secrets = heritage.no_secrets;
     machine.expires = expiry(machine.created, ttl);
     create(host, machine, None).await
+}
+
+/// What a copy has of the machine that it is a copy of. What that may not reach,
+/// the copy may not either.
+#[derive(Clone, Debug)]
+pub struct Heritage {
+    parent: Parent,
+    labels: Labels,
+    egress: Option<EgressPolicy>,
+    lineage: Vec<MachineId>,
+    no_secrets: bool,
+}
+
+impl Heritage {
+    pub fn of(source: &Machine, no_secrets: bool) -> Self {
+        let older = source.lineage.len().saturating_sub(LINEAGE_MAX - 1);
+        let mut lineage: Vec<MachineId> = source.lineage.iter().skip(older).cloned().collect();
+        lineage.push(source.id.clone());
+        Self {
+            parent: Parent { machine: source.id.clone(), name: source.name.clone(), at: Timestamp::now() },
+            labels: source.labels.clone(),
+            egress: source.egress.clone(),
+            lineage,
+            no_secrets: no_secrets || source.no_secrets,
+        }
+    }
 }
 
 async fn create(

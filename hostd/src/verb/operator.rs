@@ -28,6 +28,8 @@ pub async fn user_remove(host: &Host, user: &UserId) -> Result<Reply, Refusal> {
         let message = format!("that user has {machines} machines");
         return Err(Refusal::new(Code::Conflict, message, "they must be removed first"));
     }
+    host.vault.forget(user, |_| true).await?;
+    host.policies.forget(user).await?;
     host.registry.remove_user(user).await?;
     Ok(Reply::Done)
 }

@@ -3,7 +3,7 @@
 use super::{Progress, new};
 use crate::host::Host;
 use berth_api::{PointView, Reply};
-use berth_types::{Code, Generation, Label, MachineName, Parent, Point, Refusal, Span, UserId, Why};
+use berth_types::{Code, Generation, Label, MachineName, Point, Refusal, Span, UserId, Why};
 use jiff::Timestamp;
 use std::sync::Arc;
 
@@ -78,20 +78,20 @@ pub async fn new_from(
     progress: &Progress,
 ) -> Result<Reply, Refusal> {
     let source = host.fleet.find(user, name)?;
-    let parent = Parent { machine: source.id().clone(), name: name.clone(), at: Timestamp::now() };
+    let heritage = new::Heritage::of(&source.record(), false);
     // Held until the new machine has a hold of its own.
     let generation = host.archive.hold_point(source.id(), &point)?;
     progress.say(format!("starting {new}"));
     let made = async {
         host.archive.verify_whole(&generation.id).await?;
-        new::from_generation(host, user, new, &generation, Some(parent), ttl).await
+        new::from_generation(host, user, new, &generation, heritage, ttl).await
     };
     let made = made.await;
     host.archive.release(&generation.id).await;
     let handle = made?;
     handle.touch();
     new::up_or_gone(&handle).await?;
-    Ok(Reply::Machine(Box::new(handle.view())))
+    Ok(Reply::Machine(Box::new(handle.view(host))))
 }
 
 async fn view(host: &Host, generation: &Generation, point: String) -> Result<PointView, Refusal> {

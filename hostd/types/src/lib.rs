@@ -3,6 +3,8 @@
 //! No I/O happens here, so every rule can be read and tested on its own, and
 //! every other crate can depend on it without dragging anything along.
 
+mod audit;
+pub mod egress;
 mod generation;
 mod id;
 mod machine;
@@ -14,6 +16,7 @@ mod span;
 mod state;
 mod user;
 
+pub use audit::{AuditEntry, AuditEvent, EgressEntry};
 pub use generation::{Generation, InvalidLabel, Label, Point, Why};
 pub use id::{GenerationId, IdError, MachineId, UserId};
 pub use machine::{DEFAULT_MACHINE, Failure, Labels, Machine, MachineSpec, Parent, Runtime, Size};

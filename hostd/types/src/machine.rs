@@ -2,7 +2,7 @@
 
 use crate::{
     ByteSize, GenerationId, IdlePolicy, MachineId, MachineName, RECORD_GENERATION, Schedule, Span, State,
-    UserId,
+    UserId, egress::EgressPolicy,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,15 @@ pub struct Machine {
     /// When it removes itself.
     #[serde(default)]
     pub expires: Option<Timestamp>,
+    /// What it may reach, where that is its own and not its labels' or its user's.
+    #[serde(default)]
+    pub egress: Option<EgressPolicy>,
+    /// The machines that it is a fork of: secrets that are theirs alone are its own too.
+    #[serde(default)]
+    pub lineage: Vec<MachineId>,
+    /// Cut off from every secret but those set for it alone.
+    #[serde(default)]
+    pub no_secrets: bool,
 }
 
 /// What a machine has of the host.
@@ -104,6 +113,9 @@ impl Machine {
             keepalive_until: None,
             schedule: None,
             expires: None,
+            egress: None,
+            lineage: Vec::new(),
+            no_secrets: false,
         }
     }
 }

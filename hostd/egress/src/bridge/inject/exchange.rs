@@ -1,0 +1,199 @@
+//! One request and its response.
+
+use super::{
+    body::{Download, Line, Upload},
+    gate,
+    needle::Finder,
+    response, rewrite,
+    session::{Session, rule},
+};
+use crate::{
+    bridge::{
+        refuse::Refused,
+        replay::Tally,
+        rules::{Ready, Rules},
+        sni::Http,
+    },
+    control::Outcome,
+};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Body, Incoming},
+    header::{ACCEPT, CONTENT_LENGTH, HeaderValue, UPGRADE},
+    http::request::Parts,
+    upgrade::OnUpgrade,
+};
+use hyper_util::rt::TokioIo;
+use std::sync::{Arc, atomic::AtomicU64};
+
+impl Session {
+    pub async fn exchange(self: Arc<Self>, request: Request<Incoming>) -> Response<Download> {
+        let accept = request.headers().get(ACCEPT).cloned();
+        match self.forward(request).await {
+            Ok(response) => response,
+            Err(refused) => {
+                let mut decision = self.decision();
+                refused.note(&mut decision);
+                if refused.status != StatusCode::FORBIDDEN {
+                    decision.verdict = Outcome::Failed;
+                }
+                self.machine.host.reporter.decided(decision);
+                refused.response(accept.as_ref()).map(Download::Own)
+            }
+        }
+    }
+
+    async fn forward(
+        self: &Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Download>, Refused> {
+        if let Some(refused) = self.standing() {
+            return Err(refused);
+        }
+        let rules = self.machine.rules();
+        let secrets = rules.for_tls(&self.name, self.to.port());
+        self.gates(&rules, &secrets, &request)?;
+        let upgrade = self.upgrade(&mut request, &secrets)?;
+        let (mut parts, body) = request.into_parts();
+        let method = parts.method.clone();
+        let extra = rewrite::request(&mut parts, &secrets, upgrade.is_some())
+            .map_err(|unfit| Refused::new(rule(&secrets), unfit.0, "change the request"))?;
+        let finder = self.finder(&rules, &secrets, extra);
+        let up = Arc::new(AtomicU64::new(0));
+        let body = self.upload(&mut parts, &secrets, body, up.clone()).await?;
+        if self.http == Http::One {
+            // The server is known by its connection; what it wants is the path.
+            let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+            parts.uri =
+                path.parse().map_err(|_| Refused::new(rule(&secrets), "no path", "change the request"))?;
+        }
+        let response = self.send(&rules, Request::from_parts(parts, body)).await?;
+        let mut decision = self.decision();
+        decision.verdict = Outcome::Allowed;
+        decision.rule = rule(&secrets);
+        let reporter = self.machine.host.reporter.clone();
+        let line = Line { decision: Some(decision), up, down: 0, reporter };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return self.switch(response, upgrade, finder, line, &secrets);
+        }
+        response::scrub(response, &method, finder, line).map_err(|unreadable| {
+            let message = format!("the response is encoded as {}, which cannot be searched", unreadable.0);
+            Refused::new(rule(&secrets), message, "ask the server for another encoding")
+        })
+    }
+
+    fn finder(&self, rules: &Rules, secrets: &[Arc<Ready>], extra: rewrite::Extra) -> Option<Arc<Finder>> {
+        if extra.is_empty() {
+            return rules.finder(&self.name, self.to.port(), secrets);
+        }
+        let mut needles = rewrite::needles(secrets);
+        for (needle, placeholder) in extra {
+            needles.add(needle.to_vec(), &placeholder);
+        }
+        needles.build().map(Arc::new)
+    }
+
+    fn gates(
+        &self,
+        rules: &Rules,
+        secrets: &[Arc<Ready>],
+        request: &Request<Incoming>,
+    ) -> Result<(), Refused> {
+        if !self.is_allowed(rules) {
+            let verdict = self.machine.decide(rules, Some(&self.name), self.to);
+            return Err(Refused::new(verdict.rule.to_string(), "the policy refuses it", "see 'egress'"));
+        }
+        if let Some(broken) = secrets.iter().find(|secret| secret.broken.is_some()) {
+            let why = broken.broken.clone().unwrap_or_default();
+            return Err(Refused::new(broken.rule(), why, "set the secret again"));
+        }
+        gate::check(request, &self.name, self.to.port())
+            .map_err(|why| Refused::new(rule(secrets), why, "send one request to one host"))
+    }
+
+    /// The guest's end of a WebSocket; other protocols to switch to are refused.
+    fn upgrade(
+        &self,
+        request: &mut Request<Incoming>,
+        secrets: &[Arc<Ready>],
+    ) -> Result<Option<OnUpgrade>, Refused> {
+        let Some(to) = request.headers().get(UPGRADE) else { return Ok(None) };
+        let websocket = to.as_bytes().eq_ignore_ascii_case(b"websocket");
+        if self.http == Http::One && websocket && request.method() == Method::GET {
+            return Ok(Some(hyper::upgrade::on(request)));
+        }
+        if self.http == Http::One && to.as_bytes().eq_ignore_ascii_case(b"h2c") {
+            // A client that would rather speak HTTP/2 is content without.
+            request.headers_mut().remove(UPGRADE);
+            return Ok(None);
+        }
+        Err(Refused::new(rule(secrets), "only WebSocket can be switched to", "do not ask to upgrade"))
+    }
+
+    /// A body of known length is searched for placeholders; others go by.
+    async fn upload(
+        &self,
+        parts: &mut Parts,
+        secrets: &[Arc<Ready>],
+        body: Incoming,
+        up: Arc<AtomicU64>,
+    ) -> Result<Upload, Refused> {
+        let limit = u64::from(self.machine.host.shared().limits.body_bytes);
+        let known = body.size_hint().exact().filter(|length| (1..=limit).contains(length));
+        let (Some(length), true) = (known, secrets.iter().any(|secret| rewrite::has_placeholder(secret)))
+        else {
+            return Ok(Upload::Stream(body, up));
+        };
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let whole = Limited::new(body, length)
+            .collect()
+            .await
+            .map_err(|_| Refused::new(rule(secrets), "the request broke off", "send it again"))?;
+        let whole = whole.to_bytes();
+        up.store(whole.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        let whole = match rewrite::body(parts, secrets, &whole) {
+            Some(replaced) => Bytes::copy_from_slice(&replaced),
+            None => whole,
+        };
+        if parts.headers.contains_key(CONTENT_LENGTH) {
+            parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(whole.len()));
+        }
+        Ok(Upload::Whole(Full::new(whole)))
+    }
+
+    /// Joins both ends of a WebSocket. Its frames are not looked at.
+    fn switch(
+        self: &Arc<Self>,
+        mut response: Response<Incoming>,
+        guest: Option<OnUpgrade>,
+        finder: Option<Arc<Finder>>,
+        mut line: Line,
+        secrets: &[Arc<Ready>],
+    ) -> Result<Response<Download>, Refused> {
+        let Some(guest) = guest else {
+            line.forget();
+            return Err(Refused::new(rule(secrets), "the server switched protocols unasked", "try again"));
+        };
+        let server = hyper::upgrade::on(&mut response);
+        let mut answer = Response::new(Download::Own(Full::default()));
+        *answer.status_mut() = response.status();
+        *answer.headers_mut() = std::mem::take(response.headers_mut());
+        if let Some(finder) = &finder {
+            super::body::scrub_headers(answer.headers_mut(), finder);
+        }
+        let session = self.clone();
+        tokio::spawn(async move {
+            let (Ok(guest), Ok(server)) = tokio::join!(guest, server) else { return };
+            let (mut guest, mut server) = (Tally::new(TokioIo::new(guest)), TokioIo::new(server));
+            tokio::select! {
+                // However it ends, it has ended.
+                _ = tokio::io::copy_bidirectional(&mut guest, &mut server) => {}
+                () = session.no_longer_allowed() => session.report_cut(),
+            }
+            line.moved(guest.read, guest.written);
+        });
+        Ok(answer)
+    }
+}

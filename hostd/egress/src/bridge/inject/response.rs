@@ -1,0 +1,73 @@
+//! Taking secrets out of a response.
+
+use super::{
+    body::{Download, Line, Scrub, scrub_headers},
+    needle::{Finder, Stream, Style},
+    rewrite,
+};
+use hyper::{
+    Method, Response, StatusCode,
+    body::Incoming,
+    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
+    http::response::Parts,
+};
+use std::sync::Arc;
+
+/// A body that could not be searched is not passed on.
+#[derive(Debug)]
+pub struct Unreadable(pub String);
+
+pub fn scrub(
+    response: Response<Incoming>,
+    method: &Method,
+    finder: Option<Arc<Finder>>,
+    mut line: Line,
+) -> Result<Response<Download>, Unreadable> {
+    let (mut parts, incoming) = response.into_parts();
+    rewrite::strip(&mut parts.headers, parts.version, parts.status == StatusCode::SWITCHING_PROTOCOLS);
+    let Some(finder) = finder else {
+        return Ok(Response::from_parts(parts, Download::server(incoming, None, line)));
+    };
+    scrub_headers(&mut parts.headers, &finder);
+    let bodiless = *method == Method::HEAD
+        || parts.status.is_informational()
+        || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if bodiless {
+        return Ok(Response::from_parts(parts, Download::server(incoming, None, line)));
+    }
+    // A refusal has a line of its own.
+    let gzip = encoding(&parts).inspect_err(|_| line.forget())?;
+    let style = style(&parts);
+    if gzip {
+        parts.headers.remove(CONTENT_ENCODING);
+    }
+    if gzip || style == Style::Text {
+        parts.headers.remove(CONTENT_LENGTH);
+    }
+    let scrub = Scrub::new(finder.clone(), Stream::new(finder, style), gzip);
+    Ok(Response::from_parts(parts, Download::server(incoming, Some(scrub), line)))
+}
+
+/// Is it gzip? Anything else was not asked for and cannot be read.
+fn encoding(parts: &Parts) -> Result<bool, Unreadable> {
+    let mut gzip = false;
+    for value in parts.headers.get_all(CONTENT_ENCODING) {
+        match value.to_str().unwrap_or("unreadable").trim().to_ascii_lowercase().as_str() {
+            "identity" | "" => {}
+            "gzip" | "x-gzip" if !gzip => gzip = true,
+            other => return Err(Unreadable(other.chars().take(32).collect())),
+        }
+    }
+    Ok(gzip)
+}
+
+/// Text may change its length; in formats that count bytes it must not.
+fn style(parts: &Parts) -> Style {
+    let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("text/plain");
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let text = kind.starts_with("text/")
+        || ["json", "xml", "javascript", "yaml", "x-www-form-urlencoded", "x-ndjson"]
+            .iter()
+            .any(|format| kind.ends_with(format));
+    if text { Style::Text } else { Style::SameLength }
+}

@@ -1,0 +1,185 @@
+//! Putting secrets into a request.
+
+use super::needle::{Needles, json, percent};
+use crate::bridge::rules::{Form, Ready};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use hyper::{
+    HeaderMap, Version,
+    header::{
+        ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HOST, HeaderName,
+        HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    },
+    http::{request::Parts, uri::PathAndQuery},
+};
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unfit(pub &'static str);
+
+/// Headers of one connection, which are not for the next.
+const HOP_BY_HOP: &[&str] = &["keep-alive", "proxy-connection", "proxy-authorization", "http2-settings"];
+
+/// What a request carries that its secrets do not say: credentials that were
+/// put together from what the guest sent, each with its placeholder.
+pub type Extra = Vec<(Zeroizing<Vec<u8>>, String)>;
+
+pub fn request(parts: &mut Parts, secrets: &[Arc<Ready>], upgrade: bool) -> Result<Extra, Unfit> {
+    strip(&mut parts.headers, parts.version, upgrade);
+    parts.headers.remove(EXPECT);
+    if parts.version == Version::HTTP_2 {
+        parts.headers.remove(HOST);
+    }
+    let mut extra = Extra::new();
+    for secret in secrets {
+        for form in &secret.forms {
+            match form {
+                Form::Header(name, value) => {
+                    parts.headers.remove(name);
+                    parts.headers.insert(name.clone(), value.clone());
+                }
+                Form::Placeholder => {
+                    headers(&mut parts.headers, secret, &mut extra)?;
+                    address(parts, secret)?;
+                }
+                Form::Certificate(_) | Form::Ssh(_) => {}
+            }
+        }
+    }
+    if secrets.iter().any(|secret| secret.is_text()) {
+        // What comes back has to be readable.
+        parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if parts.headers.contains_key("grpc-accept-encoding") {
+            parts.headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
+        }
+    }
+    Ok(extra)
+}
+
+/// What is looked for in the responses to requests with these secrets.
+pub fn needles(secrets: &[Arc<Ready>]) -> Needles {
+    let mut needles = Needles::default();
+    for secret in secrets.iter().filter(|secret| secret.is_text()) {
+        needles.add_value(secret.value.expose(), &secret.placeholder);
+        for form in &secret.forms {
+            // Basic's value is not in it as it is.
+            if let Form::Header(_, value) = form {
+                needles.add(credentials(value).to_vec(), &secret.placeholder);
+            }
+        }
+    }
+    needles
+}
+
+/// The part of a header that is the secret: after `Bearer ` or `Basic `.
+fn credentials(value: &HeaderValue) -> &[u8] {
+    let bytes = value.as_bytes();
+    bytes.rsplit(|byte| *byte == b' ').next().filter(|last| last.len() >= 8).unwrap_or(bytes)
+}
+
+pub fn strip(headers: &mut HeaderMap, version: Version, upgrade: bool) {
+    let listed: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in listed {
+        if name != UPGRADE || !upgrade {
+            headers.remove(name);
+        }
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(*name);
+    }
+    headers.remove(TRANSFER_ENCODING);
+    headers.remove(CONNECTION);
+    if version != Version::HTTP_2 || headers.get(TE).is_some_and(|te| te != "trailers") {
+        headers.remove(TE);
+    }
+    if upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    } else {
+        headers.remove(UPGRADE);
+    }
+}
+
+fn headers(headers: &mut HeaderMap, secret: &Ready, extra: &mut Extra) -> Result<(), Unfit> {
+    for (name, value) in headers.iter_mut() {
+        let replaced = if name == AUTHORIZATION
+            && let Some(pair) = basic(value, secret)
+        {
+            let encoded = Zeroizing::new(STANDARD.encode(&*pair));
+            extra.push((Zeroizing::new(encoded.as_bytes().to_vec()), secret.placeholder.clone()));
+            Zeroizing::new([b"Basic ", encoded.as_bytes()].concat())
+        } else if let Some(replaced) = replace(value.as_bytes(), secret, <[u8]>::to_vec) {
+            replaced
+        } else {
+            continue;
+        };
+        let mut fresh =
+            HeaderValue::from_bytes(&replaced).map_err(|_| Unfit("the value does not fit into a header"))?;
+        fresh.set_sensitive(true);
+        *value = fresh;
+    }
+    Ok(())
+}
+
+/// Basic credentials with the placeholder in them, replaced.
+fn basic(value: &HeaderValue, secret: &Ready) -> Option<Zeroizing<Vec<u8>>> {
+    let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = STANDARD.decode(encoded.trim()).ok()?;
+    replace(&pair, secret, <[u8]>::to_vec)
+}
+
+fn address(parts: &mut Parts, secret: &Ready) -> Result<(), Unfit> {
+    let Some(path) = parts.uri.path_and_query() else { return Ok(()) };
+    let encode = |value: &[u8]| percent(value).into_bytes();
+    let Some(replaced) = replace(path.as_str().as_bytes(), secret, encode) else { return Ok(()) };
+    let unfit = || Unfit("the value does not fit into an address");
+    let mut uri = parts.uri.clone().into_parts();
+    uri.path_and_query = Some(PathAndQuery::try_from(replaced.as_slice()).map_err(|_| unfit())?);
+    parts.uri = uri.try_into().map_err(|_| unfit())?;
+    Ok(())
+}
+
+/// Replaces placeholders in a body, written as its format wants it.
+pub fn body(parts: &Parts, secrets: &[Arc<Ready>], body: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    if parts.headers.contains_key(CONTENT_ENCODING) {
+        return None;
+    }
+    let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let encode: fn(&[u8]) -> Vec<u8> = if kind.ends_with("json") {
+        json
+    } else if kind == "application/x-www-form-urlencoded" {
+        |value| percent(value).into_bytes()
+    } else {
+        <[u8]>::to_vec
+    };
+    let mut replaced = None::<Zeroizing<Vec<u8>>>;
+    for secret in secrets.iter().filter(|secret| has_placeholder(secret)) {
+        let now = replaced.as_ref().map_or(body, |replaced| replaced.as_slice());
+        if let Some(next) = replace(now, secret, encode) {
+            replaced = Some(next);
+        }
+    }
+    replaced
+}
+
+pub fn has_placeholder(secret: &Ready) -> bool {
+    secret.forms.iter().any(|form| matches!(form, Form::Placeholder))
+}
+
+fn replace(text: &[u8], secret: &Ready, encode: impl Fn(&[u8]) -> Vec<u8>) -> Option<Zeroizing<Vec<u8>>> {
+    let finder = secret.finder.as_ref()?;
+    if !finder.is_match(text) {
+        return None;
+    }
+    let value = Zeroizing::new(encode(secret.value.expose()));
+    Some(Zeroizing::new(finder.replace_all_bytes(text, &[&*value])))
+}

@@ -1,0 +1,100 @@
+//! A machine's listeners.
+
+use crate::{
+    bridge::{
+        dial, dns,
+        flow::{self, Connection},
+        machine::Machine,
+    },
+    control::{Listeners, Protocol},
+};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    net::{TcpListener, TcpStream, UdpSocket},
+    task::JoinSet,
+};
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Tls,
+    Http,
+    Other,
+    Dns,
+}
+
+pub fn start(machine: &Arc<Machine>, listeners: Listeners<OwnedFd>) -> io::Result<JoinSet<()>> {
+    let mut tasks = JoinSet::new();
+    for (socket, kind) in [
+        (listeners.tls, Kind::Tls),
+        (listeners.http, Kind::Http),
+        (listeners.other, Kind::Other),
+        (listeners.dns_tcp, Kind::Dns),
+    ] {
+        let listener = std::net::TcpListener::from(socket);
+        listener.set_nonblocking(true)?;
+        tasks.spawn(accept(machine.clone(), TcpListener::from_std(listener)?, kind));
+    }
+    let socket = std::net::UdpSocket::from(listeners.dns_udp);
+    socket.set_nonblocking(true)?;
+    tasks.spawn(dns::udp(machine.clone(), UdpSocket::from_std(socket)?));
+    Ok(tasks)
+}
+
+async fn accept(machine: Arc<Machine>, listener: TcpListener, kind: Kind) {
+    let mut said = None::<Instant>;
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: those of others end, too.
+                tracing::warn!(%error, machine = %machine.id, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let limits = machine.host.shared().limits;
+        let most = (limits.connections as usize).min(machine.host.fair_share());
+        let seat = machine.connections.admit(most);
+        let half_open = machine.half_open.admit(limits.half_open as usize);
+        let (Some(seat), Some(half_open)) = (seat, half_open) else {
+            dial::reset(stream);
+            // Once a second: the log is not to be flooded either.
+            if said.is_none_or(|said| said.elapsed() >= Duration::from_secs(1)) {
+                said = Some(Instant::now());
+                let mut decision = machine.decision(Protocol::Tcp);
+                decision.rule = format!("limit connections {most}, half open {}", limits.half_open);
+                decision.reason = "the machine holds too many connections".to_owned();
+                machine.host.reporter.decided(decision);
+            }
+            continue;
+        };
+        let machine = machine.clone();
+        tokio::spawn(async move {
+            let _seat = seat;
+            match kind {
+                Kind::Dns => {
+                    let unlinked = machine.changed_until(|_| true);
+                    tokio::select! {
+                        () = dns::tcp(machine.clone(), stream) => {}
+                        () = unlinked => {}
+                    }
+                }
+                kind => serve(machine, stream, half_open, kind).await,
+            }
+        });
+    }
+}
+
+async fn serve(machine: Arc<Machine>, stream: TcpStream, half_open: crate::bridge::load::Seat, kind: Kind) {
+    let Some(connection) = Connection::new(machine, stream, half_open) else { return };
+    match kind {
+        Kind::Tls => flow::tls::serve(connection).await,
+        Kind::Http => flow::http::serve(connection).await,
+        Kind::Other | Kind::Dns => flow::other::serve(connection).await,
+    }
+}

@@ -1,0 +1,149 @@
+//! One machine as the bridge knows it, and the judgement on where it goes.
+
+use crate::{
+    bridge::{
+        dns::{self, Resolved},
+        host::Host,
+        load::Load,
+        names::Names,
+        rules::Rules,
+    },
+    control::{Decision, Outcome, Protocol},
+};
+use berth_types::{
+    MachineId,
+    egress::{Destination, EgressMode, HostName, Rule, Verdict},
+};
+use jiff::Timestamp;
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::{Arc, atomic::AtomicU64},
+};
+use tokio::sync::watch;
+
+#[derive(Debug)]
+pub struct Machine {
+    pub id: MachineId,
+    pub gateway: Ipv4Addr,
+    pub host: Arc<Host>,
+    pub names: Names,
+    pub connections: Load,
+    pub half_open: Load,
+    pub moved: Arc<AtomicU64>,
+    pub questions: dns::Budget,
+    rules: watch::Receiver<Arc<Rules>>,
+}
+
+/// Where a connection goes, as far as the host can tell.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// A name that the host resolved to this address for this machine.
+    pub name: Option<HostName>,
+    pub verdict: Verdict,
+}
+
+impl Machine {
+    pub fn new(
+        id: MachineId,
+        gateway: Ipv4Addr,
+        host: Arc<Host>,
+        rules: watch::Receiver<Arc<Rules>>,
+    ) -> Self {
+        Self {
+            id,
+            gateway,
+            host,
+            names: Names::default(),
+            connections: Load::default(),
+            half_open: Load::default(),
+            moved: Arc::default(),
+            questions: dns::Budget::default(),
+            rules,
+        }
+    }
+
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.borrow().clone()
+    }
+
+    /// Returns when `still_fine` is no longer true of the rules, or when the
+    /// machine is unlinked.
+    pub async fn changed_until(&self, mut still_fine: impl FnMut(&Rules) -> bool) {
+        let mut rules = self.rules.clone();
+        // Also what changed since the connection was judged.
+        while still_fine(&rules.borrow_and_update()) {
+            if rules.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    pub fn decide(&self, rules: &Rules, name: Option<&HostName>, to: SocketAddrV4) -> Verdict {
+        let destination = Destination { name, address: Some(*to.ip()), port: Some(to.port()) };
+        if *to.ip() == self.gateway {
+            // The link's own address is the bridge, and nothing else is there.
+            return Verdict { allowed: false, rule: Rule::Special(berth_types::egress::Special::Host) };
+        }
+        rules.policy.decide(destination, &self.host.shared().own)
+    }
+
+    /// Judges a connection whose client claims a name, or none.
+    pub async fn judge(self: &Arc<Self>, claimed: Option<&HostName>, to: SocketAddrV4) -> Judged {
+        let rules = self.rules();
+        let Some(claimed) = claimed else { return self.judge_by_address(&rules, to) };
+        let verdict = self.decide(&rules, Some(claimed), to);
+        if !verdict.allowed {
+            // Only an allowlist says no for want of a name that is allowed: the
+            // claim may be wrong and the address still be fine.
+            if verdict.rule != Rule::Mode(EgressMode::Allowlist) {
+                return Judged { name: None, verdict };
+            }
+            return self.judge_by_address(&rules, to);
+        }
+        if self.is_tied(claimed, *to.ip()).await {
+            return Judged { name: Some(claimed.clone()), verdict };
+        }
+        Judged { name: None, verdict: self.decide(&rules, None, to) }
+    }
+
+    fn judge_by_address(&self, rules: &Rules, to: SocketAddrV4) -> Judged {
+        let mut refused = None;
+        for name in self.names.of(*to.ip()) {
+            let verdict = self.decide(rules, Some(&name), to);
+            if verdict.allowed {
+                return Judged { name: Some(name), verdict };
+            }
+            refused = Some(Judged { name: Some(name), verdict });
+        }
+        refused.unwrap_or_else(|| Judged { name: None, verdict: self.decide(rules, None, to) })
+    }
+
+    /// Did the host resolve this name to this address for this machine? If it
+    /// does not remember (it may have been restarted), it looks again.
+    pub async fn is_tied(self: &Arc<Self>, name: &HostName, address: Ipv4Addr) -> bool {
+        if self.names.tied(name, address) {
+            return true;
+        }
+        match dns::resolve(self, name).await {
+            Resolved::Addresses(..) => self.names.tied(name, address),
+            Resolved::Refused | Resolved::NoSuchName | Resolved::Failed => false,
+        }
+    }
+
+    pub fn decision(&self, protocol: Protocol) -> Decision {
+        Decision {
+            machine: self.id.clone(),
+            owner: self.rules().owner.clone(),
+            time: Timestamp::now(),
+            protocol,
+            host: None,
+            address: None,
+            port: None,
+            verdict: Outcome::Refused,
+            rule: String::new(),
+            reason: String::new(),
+            up: 0,
+            down: 0,
+        }
+    }
+}

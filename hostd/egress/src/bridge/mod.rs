@@ -1,0 +1,59 @@
+//! The bridge process: listeners of machines on one side, the world on the other.
+//!
+//! ```text
+//!   listen ──▶ flow::{tls, http, other} ──▶ splice            nothing to read
+//!                        │          └─────▶ inject, ssh       a secret's host
+//!                        └ judge: policy, and the names that dns resolved
+//! ```
+
+mod authority;
+mod dial;
+mod dns;
+mod flow;
+mod harden;
+mod host;
+mod inject;
+mod listen;
+mod load;
+mod machine;
+mod names;
+mod orders;
+mod refuse;
+mod replay;
+mod report;
+mod rules;
+mod sni;
+mod splice;
+mod ssh;
+mod upstream;
+
+#[cfg(test)]
+mod fuzz;
+
+pub use rules::check;
+pub use ssh::public_host_key;
+
+use crate::channel::{ChannelError, halves};
+use std::{io, os::fd::AsFd};
+use tokio::net::UnixStream;
+
+/// Serves until hostd closes the control socket, which is standard input.
+pub fn run() -> anyhow::Result<()> {
+    harden::harden()?;
+    let control = io::stdin().as_fd().try_clone_to_owned()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let served = runtime.block_on(async {
+        let control = std::os::unix::net::UnixStream::from(control);
+        control.set_nonblocking(true)?;
+        let (sender, receiver) = halves(UnixStream::from_std(control)?);
+        let (reporter, reports) = report::channel();
+        tokio::spawn(report::write(sender, reports));
+        orders::obey(receiver, reporter).await
+    });
+    // Connections are cut, not waited for.
+    runtime.shutdown_background();
+    match served {
+        Err(ChannelError::Closed) | Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

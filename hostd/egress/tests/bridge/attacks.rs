@@ -1,0 +1,261 @@
+//! What must not work, whoever tries.
+
+use crate::support::{Server, VALUE, World, authority::Authority, header, secret};
+use berth_egress::control::{Outcome, Protocol};
+use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::Arc,
+};
+
+fn world() -> (World, Server, Server) {
+    let world = World::new(vec![secret(
+        "openai",
+        &["api.example"],
+        vec![header("Authorization", "Bearer {}")],
+        VALUE,
+    )]);
+    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    let other = Server::start(&world, "other.example", "198.51.100.11:443");
+    (world, server, other)
+}
+
+/// TLS from the guest, with whatever name and protocol it claims.
+fn tls(world: &World, address: &str, name: &str, alpn: &[u8]) -> StreamOwned<ClientConnection, TcpStream> {
+    let mut roots = rustls::RootCertStore::empty();
+    let pem = &world.settings.authority_certificate;
+    use rustls::pki_types::pem::PemObject;
+    roots.add(rustls::pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+    roots.add(world.public.der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    StreamOwned::new(connection, world.guest.connect(address).unwrap())
+}
+
+/// Sends raw HTTP/1.1 and returns all that comes back.
+fn raw(world: &World, request: &[u8]) -> String {
+    world.guest.run("getent", &["hosts", "api.example"]);
+    let mut stream = tls(world, "198.51.100.10:443", "api.example", b"http/1.1");
+    stream.write_all(request).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn plain_http_never_carries_a_secret() {
+    let (mut world, ..) = world();
+    let ran = world.guest.curl(&["http://api.example/"]);
+    ran.is("403").has("secret openai").has("use https").lacks(VALUE);
+    assert_eq!(world.refused("secret openai").protocol, Protocol::Http);
+    // Nor through a proxy that the guest asks on the same port.
+    let ran = world.guest.curl(&["-x", "http://198.51.100.11:80", "https://api.example/"]);
+    assert_ne!(ran.status, 0, "{ran:?}");
+    world.refused("secret openai");
+}
+
+#[test]
+fn host_and_tls_name_have_to_agree() {
+    let (mut world, server, other) = world();
+    for version in ["--http1.1", "--http2"] {
+        let ran = world.guest.curl(&[version, "-H", "Host: other.example", "https://api.example/"]);
+        ran.is("403").has("secret openai").lacks(VALUE);
+        world.refused("secret openai");
+    }
+    let answer =
+        raw(&world, b"GET https://other.example/ HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    let answer = raw(
+        &world,
+        b"GET / HTTP/1.1\r\nHost: api.example\r\nHost: other.example\r\nConnection: close\r\n\r\n",
+    );
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(server.seen().is_empty() && other.seen().is_empty());
+}
+
+#[test]
+fn an_address_of_the_guests_own_gets_nothing() {
+    let (mut world, server, other) = world();
+    // The name of a secret's host, the address of another server.
+    let ran = world.guest.curl(&["--resolve", "api.example:443:198.51.100.11", "https://api.example/"]);
+    ran.is("403").has("secret openai").has("was not resolved").lacks(VALUE);
+    world.refused("secret openai");
+    // Another name at the secret's address: nothing is opened, nothing injected.
+    let ran =
+        world.guest.curl(&["-k", "--resolve", "other.example:443:198.51.100.10", "https://other.example/"]);
+    ran.is("200").lacks(VALUE);
+    assert_eq!(server.last().headers.get("authorization"), None);
+    assert!(other.seen().is_empty());
+}
+
+#[test]
+fn a_redirect_is_not_followed_by_the_secret() {
+    let (world, server, other) = world();
+    world.guest.curl(&["-L", "https://api.example/redirect"]).is("200").lacks(VALUE);
+    assert!(server.last().headers.contains_key("authorization"));
+    assert_eq!(other.last().uri, "/taken");
+    assert_eq!(other.last().headers.get("authorization"), None);
+}
+
+#[test]
+fn connect_is_refused_inside_tls() {
+    let (world, server, _) = world();
+    let answer = raw(&world, b"CONNECT api.example:443 HTTP/1.1\r\nHost: api.example\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(server.seen().is_empty());
+}
+
+#[test]
+fn requests_cannot_be_smuggled() {
+    let (world, server, _) = world();
+    let smuggled = "GET /smuggled HTTP/1.1\r\nHost: api.example\r\n\r\n";
+    for (attack, head) in [
+        ("two lengths", "Content-Length: 0\r\nContent-Length: 44\r\n".to_owned()),
+        ("chunked twice", "Transfer-Encoding: chunked, identity\r\n".to_owned()),
+        ("bare CR", "X: a\rTransfer-Encoding: chunked\r\n".to_owned()),
+        ("space before the colon", "Content-Length : 44\r\n".to_owned()),
+        ("a folded line", "X: a\r\n Content-Length: 44\r\n".to_owned()),
+    ] {
+        let request =
+            format!("POST /{} HTTP/1.1\r\nHost: api.example\r\n{head}\r\n0\r\n\r\n{smuggled}", attack.len());
+        let answer = raw(&world, request.as_bytes());
+        assert!(!answer.starts_with("HTTP/1.1 200"), "{attack}: {answer}");
+        assert!(server.seen().iter().all(|seen| seen.uri != "/smuggled"), "{attack}");
+    }
+    // With a length and chunks, the chunks count and the connection is not used again.
+    let both = format!(
+        "POST /both HTTP/1.1\r\nHost: api.example\r\nContent-Length: {}\r\nTransfer-Encoding: chunked\r\n\r\n\
+         0\r\n\r\n{smuggled}",
+        5 + smuggled.len()
+    );
+    let answer = raw(&world, both.as_bytes());
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+    let both = server.last();
+    assert!(both.uri == "/both" && !both.headers.contains_key("content-length"), "{both:?}");
+    // Chunk extensions are understood and not passed on.
+    let chunks = b"POST /chunks HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n\
+        5;x=\"\r\nhello\r\n0\r\n\r\n";
+    raw(&world, chunks);
+    assert!(server.seen().iter().all(|seen| seen.body.is_empty() || seen.body == "hello"));
+    // A connection header cannot strip the secret at the next hop.
+    raw(&world, b"GET /hop HTTP/1.1\r\nHost: api.example\r\nConnection: close, authorization\r\n\r\n");
+    assert_eq!(server.last().headers["authorization"], format!("Bearer {VALUE}"));
+    assert!(!server.last().headers.contains_key("connection"));
+}
+
+#[test]
+fn a_server_has_to_prove_its_name() {
+    let (mut world, ..) = world();
+    world.guest.run("getent", &["hosts", "api.example"]);
+    let stranger = Authority::new("a stranger");
+    let identities = [
+        ("another name", world.public.identity("evil.example")),
+        ("expired", world.public.issue("api.example", true)),
+        ("another authority", stranger.identity("api.example")),
+    ];
+    for (number, (what, identity)) in identities.into_iter().enumerate() {
+        let address = format!("198.51.100.{}", 13 + number);
+        let server = Server::with(&world, &format!("{address}:443"), identity, None);
+        world.settings.hosts.insert("api.example".parse().unwrap(), vec![address.parse().unwrap()]);
+        world.runtime.block_on(world.bridge.configure(world.settings.clone())).unwrap();
+        // The bridge answers from memory for a while; a new machine has none.
+        world.runtime.block_on(world.bridge.unlink(world.machine.clone())).unwrap();
+        let guest = crate::support::guest::Guest::new(world.directory.path(), &authorities(&world));
+        world.machine = berth_types::MachineId::random();
+        world.link(&world.machine, &guest);
+        let ran = guest.curl(&["https://api.example/"]);
+        ran.is("403").has("secret openai").has("certificate").lacks(VALUE);
+        assert!(server.seen().is_empty(), "{what}");
+        assert!(world.refused("secret openai").reason.contains("certificate"), "{what}");
+    }
+}
+
+fn authorities(world: &World) -> String {
+    format!("{}{}", world.settings.authority_certificate, world.public.pem())
+}
+
+#[test]
+fn a_secret_that_cannot_be_applied_fails_closed() {
+    let world = World::new(vec![secret(
+        "corp",
+        &["api.example"],
+        vec![berth_types::egress::Projection::ClientCertificate],
+        "no pem",
+    )]);
+    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    world.guest.curl(&["https://api.example/"]).is("403").has("secret corp");
+    let ran = world.guest.curl(&["-H", "Accept: text/html", "https://api.example/"]);
+    ran.is("403").has("berth: refused by secret corp");
+    assert!(server.seen().is_empty());
+}
+
+#[test]
+fn headers_of_http2_cannot_be_tricked() {
+    let (mut world, server, _) = world();
+    world.guest.run("getent", &["hosts", "api.example"]);
+    // Frames by hand: the preface, empty settings, then a HEADERS frame.
+    let open = |world: &World| {
+        let mut stream = tls(world, "198.51.100.10:443", "api.example", b"h2");
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+        stream
+    };
+    let literal = |name: &str, value: &str| {
+        let mut bytes = vec![0, u8::try_from(name.len()).unwrap()];
+        bytes.extend(name.as_bytes());
+        bytes.push(u8::try_from(value.len()).unwrap());
+        bytes.extend(value.as_bytes());
+        bytes
+    };
+    let frame = |stream: u32, block: &[u8]| {
+        let mut bytes = u32::try_from(block.len()).unwrap().to_be_bytes()[1..].to_vec();
+        bytes.extend([1, 5]);
+        bytes.extend(stream.to_be_bytes());
+        bytes.extend(block);
+        bytes
+    };
+    let good = [literal(":method", "GET"), literal(":scheme", "https"), literal(":path", "/")].concat();
+    for (attack, extra) in [
+        (
+            "two authorities",
+            [literal(":authority", "api.example"), literal(":authority", "other.example")].concat(),
+        ),
+        ("an upper case name", [literal(":authority", "api.example"), literal("X-Y", "z")].concat()),
+        ("a line break", [literal(":authority", "api.example"), literal("x", "a\r\nb: c")].concat()),
+        ("a pseudo-header after others", [literal("x", "y"), literal(":authority", "api.example")].concat()),
+        (
+            "a connection header",
+            [literal(":authority", "api.example"), literal("transfer-encoding", "chunked")].concat(),
+        ),
+        ("two paths", [literal(":authority", "api.example"), literal(":path", "/x")].concat()),
+    ] {
+        let mut stream = open(&world);
+        stream.write_all(&frame(1, &[good.clone(), extra].concat())).unwrap();
+        stream.sock.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+        assert!(server.seen().is_empty(), "{attack}: {:?}", server.seen());
+    }
+    // Streams that are reset as soon as they are opened.
+    let mut stream = open(&world);
+    let block = [good, literal(":authority", "api.example")].concat();
+    for number in 0..20_000u32 {
+        let id = number * 2 + 1;
+        let mut reset = vec![0, 0, 4, 3, 0];
+        reset.extend(id.to_be_bytes());
+        reset.extend([0, 0, 0, 8]);
+        if stream.write_all(&[frame(id, &block), reset].concat()).is_err() {
+            break;
+        }
+    }
+    assert!(server.seen().len() < 5_000, "{} of 20000 streams reached the server", server.seen().len());
+    world.guest.curl(&["--http2", "https://api.example/still-here"]).is("200");
+    let decision = world.decision(|decision| decision.verdict == Outcome::Allowed && decision.down > 0);
+    assert_eq!(decision.rule, "secret openai");
+}

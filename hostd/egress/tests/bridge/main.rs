@@ -1,0 +1,16 @@
+//! The bridge from outside: the real process, real sockets, real clients.
+//!
+//! Three namespaces stand in for the world: the servers', the host's with the
+//! bridge, and the guest's, whose traffic is redirected as in a machine's.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests stop where they fail")]
+
+mod attacks;
+mod injecting;
+mod life;
+mod limits;
+mod names;
+mod passing;
+mod protocols;
+mod scrubbing;
+mod support;

@@ -1,0 +1,187 @@
+//! Protocols that stream, switch, or are not HTTP at all.
+
+use crate::support::{
+    Server, VALUE, World,
+    git::{Sshd, repository},
+    header, secret,
+};
+use berth_egress::{control::Outcome, public_host_key};
+use berth_types::egress::Projection;
+use bytes::Bytes;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{Request, body::Frame, client::conn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::{ClientConfig, pki_types::ServerName};
+use std::{
+    convert::Infallible,
+    io::{Read, Write},
+    sync::Arc,
+};
+use tokio::sync::mpsc;
+
+fn world() -> (World, Server) {
+    let world = World::new(vec![secret(
+        "openai",
+        &["api.example"],
+        vec![header("Authorization", "Bearer {}")],
+        VALUE,
+    )]);
+    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    world.guest.run("getent", &["hosts", "api.example"]);
+    (world, server)
+}
+
+fn client(world: &World, alpn: &[u8]) -> Arc<ClientConfig> {
+    use rustls::pki_types::{CertificateDer, pem::PemObject};
+    let mut roots = rustls::RootCertStore::empty();
+    let pem = world.settings.authority_certificate.as_bytes();
+    roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
+    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Arc::new(config)
+}
+
+#[test]
+fn grpc_streams_both_ways_and_keeps_its_trailers() {
+    let (mut world, server) = world();
+    let config = client(&world, b"h2");
+    let stream = world.guest.connect("198.51.100.10:443").unwrap();
+    stream.set_nonblocking(true).unwrap();
+    world.runtime.block_on(async {
+        let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        let name = ServerName::try_from("api.example").unwrap();
+        let stream = tokio_rustls::TlsConnector::from(config).connect(name, stream).await.unwrap();
+        let (mut sender, connection) =
+            conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let (messages, receiver) = mpsc::channel::<Frame<Bytes>>(1);
+        let body = StreamBody::new(futures_util::stream::unfold(receiver, |mut receiver| async {
+            receiver.recv().await.map(|frame| (Ok::<_, Infallible>(frame), receiver))
+        }))
+        .boxed_unsync();
+        let request = Request::post("https://api.example/grpc")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("grpc-accept-encoding", "gzip")
+            .body(body)
+            .unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.headers()["content-type"], "application/grpc");
+        let mut answers = response.into_body();
+        for number in 0..5u8 {
+            // Each answer before the next question: nothing waits for the end.
+            let mut message = vec![0, 0, 0, 0, 25, number];
+            message.extend(VALUE.as_bytes());
+            messages.send(Frame::data(Bytes::from(message.clone()))).await.unwrap();
+            let mut answer = Vec::new();
+            while answer.len() < message.len() {
+                answer.extend(answers.frame().await.unwrap().unwrap().into_data().unwrap());
+            }
+            assert_eq!(answer.len(), message.len());
+            assert_eq!(answer[..6], message[..6]);
+            assert!(!String::from_utf8_lossy(&answer).contains(VALUE), "a server echoes it");
+        }
+        drop(messages);
+        let trailers = answers.frame().await.unwrap().unwrap().into_trailers().unwrap();
+        assert_eq!(trailers["grpc-status"], "0");
+    });
+    let seen = server.last();
+    assert_eq!(seen.headers["authorization"], format!("Bearer {VALUE}"));
+    assert_eq!(
+        (&seen.headers["te"], &seen.headers["grpc-accept-encoding"]),
+        (&"trailers".parse().unwrap(), &"identity".parse().unwrap())
+    );
+    assert_eq!(world.allowed("secret openai").up, 5 * 30);
+}
+
+#[test]
+fn a_websocket_gets_the_header_and_its_frames_are_untouched() {
+    let (mut world, server) = world();
+    let name = ServerName::try_from("api.example").unwrap();
+    let connection = rustls::ClientConnection::new(client(&world, b"http/1.1"), name).unwrap();
+    let stream = world.guest.connect("198.51.100.10:443").unwrap();
+    let mut stream = rustls::StreamOwned::new(connection, stream);
+    let request = "GET /ws HTTP/1.1\r\nHost: api.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    let frame: Vec<u8> = (0..=255).collect();
+    stream.write_all(&frame).unwrap();
+    let mut echoed = vec![0; frame.len()];
+    stream.read_exact(&mut echoed).unwrap();
+    assert_eq!(echoed, frame);
+    assert_eq!(server.last().headers["authorization"], format!("Bearer {VALUE}"));
+    assert_eq!(server.last().headers["sec-websocket-version"], "13");
+    stream.conn.send_close_notify();
+    let _ = stream.flush();
+    drop(stream);
+    let decision = world.decision(|decision| decision.verdict == Outcome::Allowed && decision.up == 256);
+    assert_eq!(decision.down, 256);
+}
+
+const WORK: &str = "set -e; cd \"$1\"; git clone -q \"$2\" work; cd work; git config user.name me; \
+    git config user.email me@example.com; git checkout -q -b main; echo hello > file; git add file; \
+    git commit -q -m one; git push -q origin main; git ls-remote \"$2\"; cd ..; git clone -q \"$2\" again; cat again/file";
+
+#[test]
+fn git_clones_and_pushes_over_https() {
+    let basic = vec![Projection::Basic { user: "me".to_owned() }];
+    let world = World::new(vec![secret("git", &["git.example"], basic, VALUE)]);
+    repository(world.directory.path());
+    let server = Server::start(&world, "git.example", "198.51.100.12:443");
+    server.serve_git(world.directory.path());
+    let directory = world.directory.path().to_str().unwrap();
+    let ran = world.guest.run("sh", &["-c", WORK, "sh", directory, "https://git.example/repo.git"]);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    ran.has("refs/heads/main").has("hello").lacks(VALUE);
+    assert!(server.seen().iter().any(|seen| seen.uri.ends_with("/git-receive-pack")));
+}
+
+#[test]
+fn git_pushes_over_ssh_with_a_key_that_the_guest_has_not() {
+    let mut world = World::new(Vec::new());
+    let repository = repository(world.directory.path());
+    let sshd = Sshd::start(&world, "git.example", "198.51.100.12");
+    let key = |known_hosts: &str| {
+        let projection =
+            Projection::Ssh { user: Some("root".to_owned()), known_hosts: vec![known_hosts.to_owned()] };
+        secret("git-ssh", &["git.example"], vec![projection], &sshd.key)
+    };
+    let known = key(&sshd.known_hosts);
+    world.update(|terms| terms.secrets = vec![known]);
+    let directory = world.directory.path();
+    let hosts = directory.join("known_hosts");
+    let host_key = public_host_key(&world.settings.authority_key).unwrap();
+    std::fs::write(&hosts, format!("git.example {host_key}\n")).unwrap();
+    let options =
+        "-F none -o IdentityAgent=none -o IdentityFile=none -o BatchMode=yes -o GlobalKnownHostsFile=none";
+    let ssh =
+        format!("export GIT_SSH_COMMAND='ssh {options} -o UserKnownHostsFile={}'; {WORK}", hosts.display());
+    let url = format!("ssh://git@git.example{}", repository.display());
+    let ran = world.guest.run("sh", &["-c", &ssh, "sh", directory.to_str().unwrap(), &url]);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    ran.has("refs/heads/main").has("hello");
+    assert_eq!(world.allowed("secret git-ssh").host.unwrap().as_str(), "git.example");
+    // Another host key than the one that is known: nothing is sent.
+    let stranger = format!("git.example {host_key}");
+    let unknown = key(&stranger);
+    world.update(|terms| terms.secrets = vec![unknown]);
+    let list = format!(
+        "export GIT_SSH_COMMAND='ssh {options} -o UserKnownHostsFile={}'; git ls-remote {url}",
+        hosts.display()
+    );
+    let ran = world.guest.run("sh", &["-c", &list]);
+    assert_ne!(ran.status, 0);
+    assert!(ran.err.contains("berth: refused by secret git-ssh"), "{ran:?}");
+    assert!(world.refused("secret git-ssh").reason.contains("known_hosts"));
+}

@@ -1,0 +1,11 @@
+//! What every case needs: a world, servers in it, and a guest.
+
+pub mod authority;
+pub mod git;
+pub mod guest;
+pub mod namespace;
+pub mod server;
+pub mod world;
+
+pub use server::Server;
+pub use world::{VALUE, World, header, secret};

@@ -1,0 +1,49 @@
+//! Sealing: XChaCha20-Poly1305 with a random nonce. What the value belongs to,
+//! its owner, name, hosts and forms, is authenticated with it: a record that was
+//! pointed elsewhere does not open.
+
+use super::{MasterKey, Meta};
+use crate::error::{Error, Result};
+use berth_types::egress::SecretValue;
+use chacha20poly1305::{
+    KeyInit, XChaCha20Poly1305, XNonce,
+    aead::{Aead, Payload},
+};
+use serde::{Deserialize, Serialize};
+
+/// A secret at rest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sealed {
+    /// [`Meta`] as JSON: kept as the text that was authenticated.
+    pub meta: String,
+    pub(super) nonce: Vec<u8>,
+    pub(super) value: Vec<u8>,
+}
+
+impl Sealed {
+    pub fn seal(key: &MasterKey, meta: &Meta, value: &SecretValue) -> Result<Self> {
+        let meta =
+            serde_json::to_string(meta).map_err(|source| Error::Record { what: "a secret", source })?;
+        let mut nonce = [0; 24];
+        getrandom::fill(&mut nonce).map_err(|_| Error::Secret("the kernel gives no randomness"))?;
+        let payload = Payload { msg: value.expose(), aad: meta.as_bytes() };
+        let value = cipher(key).encrypt(&XNonce::from(nonce), payload);
+        let value = value.map_err(|_| Error::Secret("a value cannot be sealed"))?;
+        Ok(Self { meta, nonce: nonce.to_vec(), value })
+    }
+
+    pub fn meta(&self) -> Result<Meta> {
+        serde_json::from_str(&self.meta).map_err(|source| Error::Record { what: "a secret", source })
+    }
+
+    /// `None`: it was sealed under another key, or tampered with.
+    pub fn open(&self, key: &MasterKey) -> Option<SecretValue> {
+        let nonce = <[u8; 24]>::try_from(self.nonce.as_slice()).ok()?;
+        let payload = Payload { msg: &self.value, aad: self.meta.as_bytes() };
+        SecretValue::new(cipher(key).decrypt(&XNonce::from(nonce), payload).ok()?).ok()
+    }
+}
+
+fn cipher(key: &MasterKey) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new((&*key.0).into())
+}

@@ -1,0 +1,83 @@
+//! Secrets: set, listed by name, removed. Never read.
+
+use crate::host::Host;
+use berth_api::{Reply, SecretView};
+use berth_types::{
+    Code, MachineName, Refusal, UserId,
+    egress::{Binding, Projection, SecretName, SecretValue},
+};
+use std::sync::Arc;
+
+/// Takes effect on the next request of every machine that it is for.
+pub async fn set(
+    host: &Arc<Host>,
+    user: &UserId,
+    name: SecretName,
+    binding: Binding,
+    machine: Option<MachineName>,
+    value: SecretValue,
+) -> Result<Reply, Refusal> {
+    berth_egress::check_secret(&binding, &value).map_err(|error| {
+        Refusal::new(Code::Usage, error, "give the value on standard input: secret set … < FILE")
+    })?;
+    if binding.projections().contains(&Projection::Placeholder) && !name.is_variable() {
+        let message = format!("'{name}' cannot name a variable");
+        let hint = "a placeholder is in machines' environment: use a-z, A-Z, 0-9 and '_'";
+        return Err(Refusal::new(Code::Usage, message, hint));
+    }
+    let only = match machine {
+        Some(name) => Some(host.fleet.find(user, &name)?.id().clone()),
+        None => None,
+    };
+    host.vault.set(user, name.clone(), binding, only, value).await?;
+    // Also those that it was for before.
+    host.apply(user, |_| true).await;
+    host.equip(user).await;
+    find(host, user, &name)
+}
+
+pub fn list(host: &Host, user: &UserId) -> Vec<SecretView> {
+    let machines = host.fleet.of(user);
+    let views = host.vault.of(user).into_iter().map(|secret| {
+        let only = secret.meta.machine.as_ref();
+        let machine = only.and_then(|only| machines.iter().find(|handle| handle.id() == only));
+        SecretView {
+            name: secret.meta.name.clone(),
+            to: secret.meta.binding.to().to_vec(),
+            forms: secret.meta.binding.projections().iter().map(form).collect(),
+            machine: machine.map(|handle| handle.record().name.clone()),
+            placeholder: secret.meta.placeholder.clone(),
+            created: secret.meta.created,
+            set: secret.meta.set,
+            usable: secret.value.is_some(),
+        }
+    });
+    views.collect()
+}
+
+pub async fn remove(host: &Arc<Host>, user: &UserId, name: &SecretName) -> Result<Reply, Refusal> {
+    let reply = find(host, user, name)?;
+    host.vault.remove(user, name).await?;
+    host.apply(user, |_| true).await;
+    host.equip(user).await;
+    Ok(reply)
+}
+
+fn find(host: &Host, user: &UserId, name: &SecretName) -> Result<Reply, Refusal> {
+    let found = list(host, user).into_iter().find(|secret| secret.name == *name);
+    found.map(Reply::Secret).ok_or_else(|| {
+        let message = format!("you have no secret '{name}'");
+        Refusal::new(Code::NotFound, message, "see them with 'secret ls'")
+    })
+}
+
+fn form(projection: &Projection) -> String {
+    match projection {
+        Projection::Header { name, .. } => format!("header {name}"),
+        Projection::Basic { user } => format!("basic {user}"),
+        Projection::ClientCertificate => "client certificate".to_owned(),
+        Projection::Placeholder => "placeholder".to_owned(),
+        Projection::Ssh { user: Some(user), .. } => format!("ssh {user}"),
+        Projection::Ssh { user: None, .. } => "ssh".to_owned(),
+    }
+}

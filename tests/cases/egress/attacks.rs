@@ -1,0 +1,89 @@
+//! What a machine's root tries, and what comes of it.
+
+use super::{curl, fresh_value, welcomed};
+use crate::context::{Case, Context};
+use anyhow::{Result, ensure};
+
+pub const CASES: &[Case] = crate::cases! {
+    Service: a_secret_goes_nowhere_else, nothing_of_the_host_is_reached, other_packets_are_answered_honestly;
+};
+
+fn a_secret_goes_nowhere_else(context: &Context) -> Result<()> {
+    let world = context.egress()?;
+    let _turn = world.together();
+    let dev = world.machine("dev")?;
+    let value = fresh_value("sk-attack")?;
+    world.set("guarded --to guarded.upstream.example --header Authorization: Bearer {}", &value)?;
+    world.set("wrong --to wrong.upstream.example --header Authorization: Bearer {}", &value)?;
+    world.expect("guarded", &format!("Bearer {value}"))?;
+    welcomed(&dev, "https://guarded.upstream.example/guarded")?;
+    let elsewhere = world.upstream.address(3);
+    for (what, words, status) in [
+        ("plain HTTP", "http://guarded.upstream.example/guarded".to_owned(), Some("403")),
+        (
+            "another Host",
+            "-H 'Host: evil.example' https://guarded.upstream.example/guarded".to_owned(),
+            Some("403"),
+        ),
+        (
+            "a forged SNI to an address of one's own choice",
+            format!(
+                "--connect-to guarded.upstream.example:443:{elsewhere}:443 https://guarded.upstream.example/guarded"
+            ),
+            None,
+        ),
+        ("a certificate for another name", "https://wrong.upstream.example:9443/guarded".to_owned(), None),
+    ] {
+        let output = curl(&dev, &format!("-w ' %{{http_code}}' {words}"))?;
+        ensure!(!output.text().contains("welcome"), "{what} was welcomed");
+        ensure!(!output.text().contains(&value), "{what} shows the value");
+        if let Some(status) = status {
+            ensure!(output.line().ends_with(status), "{what}: {}", output.report());
+            ensure!(output.text().contains("guarded"), "{what}: the rule is not named: {}", output.report());
+        }
+    }
+    world.was_refused("dev", "guarded.upstream.example")
+}
+
+fn nothing_of_the_host_is_reached(context: &Context) -> Result<()> {
+    let world = context.egress()?;
+    let _turn = world.together();
+    let dev = world.machine("dev")?;
+    let gateway_port = world.account.endpoint().address.port();
+    let own = world.upstream.address(1);
+    // The gateway's banner, the bridge's own ports, the ctl link, the machine's neighbours.
+    let mut targets = vec![
+        format!("{own} {gateway_port}"),
+        "169.254.77.1 7".to_owned(),
+        "169.254.77.2 7".to_owned(),
+        "10.77.0.3 22".to_owned(),
+        format!("host.upstream.example {gateway_port}"),
+    ];
+    targets.extend([10_000, 10_053, 10_080, 10_443].map(|port| format!("10.77.0.1 {port}")));
+    targets.extend(berth_tests::REBOUND.iter().map(|(name, _)| format!("{name} {gateway_port}")));
+    let tries: Vec<String> = targets
+        .iter()
+        .map(|to| format!("echo {to} $(timeout 8 nc -d -w 5 {to} 2>/dev/null | wc -c)"))
+        .collect();
+    let said = dev.line(&format!("{} & wait", tries.join(" & ")))?;
+    for line in said.lines() {
+        ensure!(line.ends_with(" 0"), "something answered: {line}");
+    }
+    ensure!(said.lines().count() == targets.len(), "{said}");
+    world.was_refused("dev", &own.to_string())
+}
+
+fn other_packets_are_answered_honestly(context: &Context) -> Result<()> {
+    let world = context.egress()?;
+    let _turn = world.together();
+    let dev = world.machine("dev")?;
+    let outside = world.upstream.address(2);
+    ensure!(dev.run("ping -c 1 -W 5 10.77.0.1")?.status == 0, "the gateway is not there");
+    let ping = dev.run(&format!("ping -c 1 -W 5 {outside}"))?;
+    ensure!(ping.text().contains("filtered"), "{}", ping.report());
+    let udp = "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.settimeout(10); \
+               s.connect(('OUTSIDE', 443)); s.send(b'quic?'); s.recv(1)";
+    let udp = dev.run(&format!("python3 -c \"{}\"", udp.replace("OUTSIDE", &outside.to_string())))?;
+    ensure!(udp.errors().contains("ConnectionRefusedError"), "QUIC would not fall back: {}", udp.report());
+    Ok(())
+}

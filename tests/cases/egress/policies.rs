@@ -1,0 +1,109 @@
+//! What a machine may reach, changed while it reaches it; and the record of it.
+
+use super::curl;
+use crate::{
+    context::{Case, Context},
+    verbs::json,
+};
+use anyhow::{Context as _, Result, ensure};
+use berth_tests::Remote;
+use std::{fs, time::Duration};
+
+pub const CASES: &[Case] = crate::cases! {
+    Service: rules_count_at_once, the_record_is_whole_and_tells_on_whoever_changes_it;
+};
+
+fn reaches(remote: &Remote, url: &str) -> Result<bool> {
+    let output = curl(remote, &format!("-o /dev/null -w '%{{http_code}}' {url}"))?;
+    Ok(output.status == 0 && output.line() != "403")
+}
+
+fn rules_count_at_once(context: &Context) -> Result<()> {
+    let world = context.egress()?;
+    let _turn = world.together();
+    let caged = world.machine("caged")?;
+    let (here, there) = ("https://elsewhere.upstream.example/x", "http://plain.upstream.example/x");
+    let egress = |words: &str| world.account.verb(&format!("egress caged {words}"))?.ok();
+    ensure!(reaches(&caged, here)? && reaches(&caged, there)?, "an open machine reaches nothing");
+    // A connection that is open when its host is denied is closed.
+    let waits = "import socket; s = socket.create_connection(('elsewhere.upstream.example', 80), 20); \
+                 print('open', flush=True); s.settimeout(60); print('end', s.recv(1))";
+    let mut open = caged.ssh(&[]).arg(format!("python3 -c \"{waits}\"")).start()?;
+    berth_tests::eventually("a connection", Duration::from_secs(30), || Ok(open.said()?.contains("open")))?;
+    egress("deny elsewhere.upstream.example")?;
+    berth_tests::eventually("the connection to be closed", Duration::from_secs(20), || {
+        Ok(!open.is_running()?)
+    })?;
+    ensure!(!reaches(&caged, here)? && reaches(&caged, there)?, "denied, and reached");
+    world.was_refused("caged", "elsewhere.upstream.example")?;
+    egress("forget elsewhere.upstream.example")?;
+    egress("allow elsewhere.upstream.example")?;
+    egress("allowlist")?;
+    ensure!(reaches(&caged, here)? && !reaches(&caged, there)?, "an allowlist that lets everything pass");
+    egress("closed")?;
+    ensure!(!reaches(&caged, here)? && !reaches(&caged, there)?, "closed, and reached");
+    let info = json(&world.account, "info caged")?;
+    ensure!(info.pointer("/network/egress").is_some_and(|words| words == "nothing"), "{info}");
+    // Private addresses only by address, and never what the operator forbids.
+    egress("default")?;
+    world.account.verb("egress caged allow 127.0.0.1 169.254.0.0/16")?.ok()?;
+    ensure!(!reaches(&caged, "http://127.0.0.1.nip.example/")?, "a name that nobody resolves");
+    ensure!(!reaches(&caged, "http://loop.upstream.example/")?, "the host's loopback");
+    egress("default")?;
+    // By label: machines without a policy of their own.
+    world.account.verb("new tagged --label team=web")?.ok()?;
+    let tagged = world.account.at("tagged");
+    ensure!(reaches(&tagged, here)?, "a machine of the default policy reaches nothing");
+    world.account.verb("egress --label team=web closed")?.ok()?;
+    ensure!(!reaches(&tagged, here)?, "closed by its label, and reached");
+    world.account.verb("egress --label team=web default")?.ok()?;
+    world.account.verb("rm tagged")?.ok()?;
+    Ok(())
+}
+
+fn the_record_is_whole_and_tells_on_whoever_changes_it(context: &Context) -> Result<()> {
+    let world = context.egress()?;
+    let _turn = world.together();
+    let caged = world.machine("caged")?;
+    ensure!(reaches(&caged, "https://elsewhere.upstream.example/audited")?, "not reached");
+    let mine = json(&world.account, "audit --machine caged --since 1h")?;
+    let kinds: Vec<&str> =
+        mine.as_array().into_iter().flatten().filter_map(|entry| entry.get("kind")?.as_str()).collect();
+    for kind in ["verb", "machine", "egress"] {
+        ensure!(kinds.contains(&kind), "no {kind} in {mine:#}");
+    }
+    // Another user reads nothing of it.
+    let stranger = world.service.account(context.scratch())?;
+    let theirs = stranger.verb("audit")?.ok()?.text();
+    ensure!(!theirs.contains("caged"), "{theirs}");
+    world.service.berth_ok(&["audit", "verify"])?;
+    // On a copy: the service goes on writing to its own.
+    let copy = context.scratch().directory("audit")?;
+    let audit = world.service.data().join("audit");
+    let config = fs::read_to_string(world.service.config())?;
+    let data = world.service.data().display().to_string();
+    fs::create_dir_all(copy.join("audit"))?;
+    for entry in fs::read_dir(&audit)?.flatten() {
+        fs::copy(entry.path(), copy.join("audit").join(entry.file_name()))?;
+    }
+    let elsewhere = copy.join("config.toml");
+    fs::write(&elsewhere, config.replace(&format!("\"{data}\""), &format!("\"{}\"", copy.display())))?;
+    let verify = || {
+        berth_tests::Run::new(berth_tests::binary("berth")?)
+            .args(["audit", "verify", "--config"])
+            .arg(&elsewhere)
+            .finish()
+    };
+    ensure!(verify()?.status == 0, "a copy does not verify: {}", verify()?.report());
+    let file = copy.join("audit/0000000001.jsonl");
+    let text = fs::read_to_string(&file)?;
+    let line = text.lines().nth(3).context("a short log")?;
+    fs::write(&file, text.replacen(&format!("{line}\n"), "", 1))?;
+    let found = verify()?;
+    ensure!(
+        found.status == 1 && found.text().contains(":4:"),
+        "a missing line is not found: {}",
+        found.report()
+    );
+    Ok(())
+}
