@@ -6,7 +6,7 @@
 use berth_types::{ByteSize, MachineId};
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Write},
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
@@ -115,7 +115,9 @@ impl Group {
 
 /// A limit whose controller is not here is not set.
 fn limit(group: &Path, name: &str, value: &str) {
-    match fs::write(group.join(name), value) {
+    // Not created: the kernel would call that a lack of permission.
+    let written = File::options().write(true).open(group.join(name));
+    match written.and_then(|mut file| file.write_all(value.as_bytes())) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(%error, name, value, "cannot set a machine's limit");
         }
