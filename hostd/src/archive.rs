@@ -119,10 +119,11 @@ impl Archive {
 
     /// Lays out a generation for a machine, if it verifies and this driver can
     /// resume it; says why it cannot otherwise.
-    pub async fn thaw(&self, id: &GenerationId, machine: PathBuf, uid: u32) -> Result<()> {
+    pub async fn thaw(&self, id: &GenerationId, machine: &Machine, directory: PathBuf) -> Result<()> {
         self.verify_whole(id).await?;
-        let (files, id) = (self.files.clone(), id.clone());
-        blocking(move || files.thaw(&id, &machine, uid)).await
+        let own = self.get(id).is_some_and(|one| one.machine.as_ref() == Some(&machine.id));
+        let (files, id, uid) = (self.files.clone(), id.clone(), machine.uid);
+        blocking(move || files.thaw(&id, &directory, uid, own)).await
     }
 
     /// Is it as it was signed, its device state included?

@@ -122,11 +122,6 @@ impl Control {
         }
     }
 
-    /// Sets right the clock, the randomness, the name and the disk's size, then thaws.
-    pub async fn repair(&mut self, machine: &Machine, limit: Duration) -> Result<(), GuestError> {
-        self.done(&Command::Repair(repair(machine)?), limit).await
-    }
-
     /// Closes it from this end and waits for the other: a guest that is about
     /// to be captured has nothing left of it to work on when it comes back.
     pub async fn part(mut self) {
@@ -169,6 +164,7 @@ fn opening() -> Result<Vec<u8>, GuestError> {
     Ok(encode(Kind::Open, &Opening { generation: GENERATION, open: Open::Control })?)
 }
 
+/// What sets right the clock, the randomness, the name and the disk's size.
 fn repair(machine: &Machine) -> Result<Repair, GuestError> {
     let mut entropy = [0; 32];
     getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;

@@ -257,7 +257,7 @@ impl Actor {
         }
         let directory = self.host.storage.directory(&self.record.id);
         let clock = Instant::now();
-        if let Err(error) = self.host.archive.thaw(&generation.id, directory, self.record.uid).await {
+        if let Err(error) = self.host.archive.thaw(&generation.id, &self.record, directory).await {
             return Err((error, memory, network));
         }
         let thawed = clock.elapsed();
