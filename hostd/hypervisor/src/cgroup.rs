@@ -9,7 +9,7 @@ use std::{
     io::{self, Write},
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// Ours, beside what a service manager keeps there.
@@ -21,6 +21,8 @@ const PERIOD: u64 = 100_000;
 const OVERHEAD: u64 = 512 << 20;
 /// Threads of one hypervisor: vCPUs, queues and those that wait for disks.
 const THREADS: u32 = 512;
+/// Between a group's making and its first member there are milliseconds.
+const YOUNG: Duration = Duration::from_secs(60);
 
 /// Where machines' groups are made.
 #[derive(Clone, Debug)]
@@ -57,6 +59,7 @@ impl Groups {
                 let _ = fs::write(directory.join("cgroup.subtree_control"), format!("+{controller}"));
             }
         }
+        sweep(place);
         found
     }
 
@@ -110,6 +113,17 @@ impl Group {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Removes groups whose processes ended while nobody looked. Those with members
+/// refuse to go, and young ones may be about to get some.
+fn sweep(place: &Path) {
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|found| found.modified()).map(|made| made.elapsed());
+        if matches!(age, Ok(Ok(age)) if age > YOUNG) && entry.path().is_dir() {
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 
