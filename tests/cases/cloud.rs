@@ -3,11 +3,11 @@
 use crate::{
     cases,
     context::{Case, Context},
-    faults::{boot_id, field, hypervisor, state},
+    faults::{MINUTE, boot_id, field, hypervisor, state},
     rest::walk::every_fault_point,
 };
 use anyhow::{Context as _, Result, ensure};
-use berth_tests::{Service, cloud_hypervisor};
+use berth_tests::{Service, cloud_hypervisor, eventually};
 use std::{fs, time::Instant};
 
 pub const CASES: &[Case] = cases![
@@ -17,13 +17,25 @@ pub const CASES: &[Case] = cases![
         hostd_may_die_at_every_fault_point;
 ];
 
+/// Waits until a booted machine is kept ready: two that boot at once take more
+/// than twice as long.
+fn until_ready(service: &Service) -> Result<()> {
+    let log = service.directory().join("berth-hostd.log");
+    eventually("a machine to be ready", 15 * MINUTE, || {
+        Ok(fs::read_to_string(&log)?.contains("a machine of this size is ready to be copied"))
+    })
+}
+
 /// Create, write, sleep, wake, fork, restore: nothing is lost, nothing boots.
 fn a_whole_life(context: &Context) -> Result<()> {
     context.with_service(&cloud_hypervisor(context.scratch())?, |service| {
         let account = service.account(context.scratch())?;
         let status = service.berth_ok(&["status"])?.text();
         ensure!(status.contains("cloud-hypervisor 53"), "{status}");
+        until_ready(service)?;
+        let begun = Instant::now();
         account.verb("new dev --memory 256M --disk 5G")?.ok()?;
+        eprintln!("a new machine: {:?}", begun.elapsed());
         let dev = account.at("dev");
         dev.exec("echo first > note; echo first > /dev/shm/note; sync")?;
         let boot = boot_id(&dev)?;

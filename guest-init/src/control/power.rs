@@ -23,6 +23,13 @@ static ENDING: Mutex<()> = Mutex::new(());
 /// Does not return.
 pub fn end(guest: &Guest, how: Shutdown) {
     let _ending = ENDING.lock();
+    // Without ACPI a machine cannot switch itself off: a restart, which the
+    // hypervisor takes for an end, is the only one there is. Looked for while
+    // /sys is still mounted.
+    let command = match how {
+        Shutdown::PowerOff if Path::new("/sys/firmware/acpi").exists() => RebootCommand::PowerOff,
+        Shutdown::PowerOff | Shutdown::Reboot => RebootCommand::Restart,
+    };
     stop_processes(guest);
     guest.streams.end_all(GOODBYE);
     rustix::fs::sync();
@@ -31,12 +38,6 @@ pub fn end(guest: &Guest, how: Shutdown) {
         Shutdown::PowerOff => "power off",
         Shutdown::Reboot => "reboot",
     });
-    // Without ACPI a machine cannot switch itself off: a restart, which the
-    // hypervisor takes for an end, is the only one there is.
-    let command = match how {
-        Shutdown::PowerOff if Path::new("/sys/firmware/acpi").exists() => RebootCommand::PowerOff,
-        Shutdown::PowerOff | Shutdown::Reboot => RebootCommand::Restart,
-    };
     if let Err(error) = reboot(command) {
         boot::say(&format!("the kernel refused to end: {error}"));
     }

@@ -6,9 +6,10 @@
 use berth_types::{ByteSize, MachineId};
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Write},
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// Ours, beside what a service manager keeps there.
@@ -20,6 +21,8 @@ const PERIOD: u64 = 100_000;
 const OVERHEAD: u64 = 512 << 20;
 /// Threads of one hypervisor: vCPUs, queues and those that wait for disks.
 const THREADS: u32 = 512;
+/// Between a group's making and its first member there are milliseconds.
+const YOUNG: Duration = Duration::from_secs(60);
 
 /// Where machines' groups are made.
 #[derive(Clone, Debug)]
@@ -27,7 +30,10 @@ pub struct Groups(Option<PathBuf>);
 
 /// One machine's group. It stays when this is dropped: it is the process's.
 #[derive(Debug)]
-pub(crate) struct Group(File);
+pub(crate) struct Group {
+    path: PathBuf,
+    procs: File,
+}
 
 impl Groups {
     /// Looks for cgroup2, and changes nothing.
@@ -53,6 +59,7 @@ impl Groups {
                 let _ = fs::write(directory.join("cgroup.subtree_control"), format!("+{controller}"));
             }
         }
+        sweep(place);
         found
     }
 
@@ -66,23 +73,21 @@ impl Groups {
         limits
     }
 
-    fn path(&self, id: &MachineId) -> Option<PathBuf> {
-        self.0.as_ref().map(|place| place.join(id.as_str()))
-    }
-
-    /// What is left to remove when a machine's process has ended: its group,
-    /// and these.
-    pub(crate) fn leftovers<const N: usize>(&self, id: &MachineId, others: [PathBuf; N]) -> Vec<PathBuf> {
-        others.into_iter().chain(self.path(id)).collect()
+    /// A running process's group, if it is one of ours.
+    pub(crate) fn of_process(&self, pid: i32) -> Option<PathBuf> {
+        let place = self.0.as_ref()?;
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let path = place.parent()?.join(own);
+        (path.parent() == Some(place)).then_some(path)
     }
 
     pub(crate) fn make(&self, id: &MachineId, cpus: u32, memory: ByteSize) -> Option<Group> {
-        let path = self.path(id)?;
+        // One for each start: whoever clears a failed one away takes no other's.
+        let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let path = self.0.as_ref()?.join(format!("{id}.{start}"));
         let make = || {
-            match fs::create_dir(&path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
+            fs::create_dir(&path)?;
             File::options().write(true).open(path.join("cgroup.procs"))
         };
         match make() {
@@ -90,7 +95,7 @@ impl Groups {
                 limit(&path, "cpu.max", &format!("{} {PERIOD}", u64::from(cpus) * PERIOD));
                 limit(&path, "memory.max", &memory.bytes().saturating_add(OVERHEAD).to_string());
                 limit(&path, "pids.max", &THREADS.to_string());
-                Some(Group(procs))
+                Some(Group { path, procs })
             }
             Err(error) => {
                 tracing::warn!(%error, group = %path.display(), "a machine runs without a control group");
@@ -103,13 +108,30 @@ impl Groups {
 impl Group {
     /// Whoever writes 0 to it becomes a member.
     pub(crate) fn door(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.procs.as_fd()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Removes groups whose processes ended while nobody looked. Those with members
+/// refuse to go, and young ones may be about to get some.
+fn sweep(place: &Path) {
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|found| found.modified()).map(|made| made.elapsed());
+        if matches!(age, Ok(Ok(age)) if age > YOUNG) && entry.path().is_dir() {
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 
 /// A limit whose controller is not here is not set.
 fn limit(group: &Path, name: &str, value: &str) {
-    match fs::write(group.join(name), value) {
+    // Not created: the kernel would call that a lack of permission.
+    let written = File::options().write(true).open(group.join(name));
+    match written.and_then(|mut file| file.write_all(value.as_bytes())) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(%error, name, value, "cannot set a machine's limit");
         }

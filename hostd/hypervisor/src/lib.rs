@@ -182,9 +182,12 @@ impl std::fmt::Display for Exit {
 /// Ends a hypervisor that may not answer any more, or whose driver is no longer
 /// the one that is configured. Fine if it is gone.
 pub async fn end(known: &Known) -> Result<(), Error> {
+    let group = cgroup::Groups::find().of_process(known.pid);
     if let Some(process) = process::Process::find(known.pid, known.started)? {
         process.kill().await?;
+        group.as_deref().map(files::discard);
     }
-    let _ = std::fs::remove_file(&known.socket);
+    files::discard(&known.socket);
+    files::discard(&cloud_hypervisor::events_path(&known.socket));
     Ok(())
 }

@@ -36,16 +36,25 @@ pub(crate) struct Newborn {
     process: Option<Process>,
     /// Removed unless it grows up.
     leftovers: Vec<PathBuf>,
+    /// Its control group, which goes after it.
+    group: Option<PathBuf>,
 }
 
 impl Newborn {
     /// What is at these paths is gone if the start is not completed.
     pub(crate) fn expected(leftovers: Vec<PathBuf>) -> Self {
-        Self { process: None, leftovers }
+        Self { process: None, leftovers, group: None }
     }
 
-    pub(crate) fn born(&mut self, child: std::process::Child) -> Result<(), Error> {
-        self.process = Some(Process::of_child(child)?);
+    /// Starts its process.
+    pub(crate) fn bear(
+        &mut self,
+        confinement: Confinement<'_>,
+        command: Command,
+        directory: &Path,
+    ) -> Result<(), Error> {
+        self.group = confinement.cgroup.as_ref().map(|group| group.path().to_owned());
+        self.process = Some(Process::of_child(confinement.spawn(command, directory)?)?);
         Ok(())
     }
 
@@ -53,23 +62,27 @@ impl Newborn {
         self.process.as_ref()
     }
 
-    pub(crate) fn grown(mut self) -> Option<Process> {
-        self.leftovers.clear();
-        self.process.take()
+    /// The process, and what is to be removed when it has ended.
+    pub(crate) fn grown(mut self) -> Option<(Process, Vec<PathBuf>)> {
+        let mut leftovers = std::mem::take(&mut self.leftovers);
+        leftovers.extend(self.group.take());
+        self.process.take().map(|process| (process, leftovers))
     }
 }
 
 impl Drop for Newborn {
     fn drop(&mut self) {
-        let leftovers = std::mem::take(&mut self.leftovers);
-        leftovers.iter().for_each(|path| files::discard(path));
+        for path in self.leftovers.drain(..) {
+            files::discard(&path);
+        }
+        let group = self.group.take();
         let Some(process) = self.process.take() else { return };
         let _ = process.signal(Signal::KILL);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 process.ended().await;
-                // What could not go while it lived.
-                leftovers.iter().for_each(|path| files::discard(path));
+                // No other start has the same group, so nobody misses it.
+                group.as_deref().map(files::discard);
             });
         }
     }
@@ -125,7 +138,7 @@ pub(crate) struct Confinement<'a> {
 
 impl Confinement<'_> {
     /// Starts the command, whose standard output and error are the caller's.
-    pub(crate) fn spawn(&self, mut command: Command, directory: &Path) -> Result<std::process::Child, Error> {
+    fn spawn(&self, mut command: Command, directory: &Path) -> Result<std::process::Child, Error> {
         command
             .current_dir(directory)
             .env_clear()

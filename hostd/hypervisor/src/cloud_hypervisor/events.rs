@@ -25,7 +25,7 @@ struct Event {
 }
 
 /// The pipe's place, beside the control socket.
-pub(super) fn path(socket: &Path) -> PathBuf {
+pub(crate) fn path(socket: &Path) -> PathBuf {
     socket.with_extension("events")
 }
 

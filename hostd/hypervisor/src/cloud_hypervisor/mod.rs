@@ -17,6 +17,7 @@ mod state;
 mod vm;
 
 pub use detect::{ACCEPTED, accepted, version};
+pub(crate) use events::path as events_path;
 
 use crate::{Capabilities, Driver, Error, Known, Launch, Vm, cgroup::Groups, kvm, process::Process};
 use berth_types::ByteSize;

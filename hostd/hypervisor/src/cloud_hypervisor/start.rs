@@ -9,7 +9,7 @@ use crate::{
 use rustix::fs::{Mode, OFlags};
 use std::{
     os::fd::{AsFd, AsRawFd},
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
 };
 
@@ -38,9 +38,10 @@ pub(super) fn start(driver: &CloudHypervisor, launch: &Launch) -> Result<Begun, 
             Some(Restoring::begin(&launch.directory, launch.uid, &machine)?)
         }
     };
-    let mut newborn = Newborn::expected(leftovers(driver, launch));
+    let pipe_path = events::path(&launch.socket);
+    let mut newborn = Newborn::expected(vec![launch.socket.clone(), pipe_path.clone()]);
     let socket = spawn::listen(&launch.socket)?;
-    let pipe = events::make(&events::path(&launch.socket))?;
+    let pipe = events::make(&pipe_path)?;
     let mut command = Command::new(&driver.binary);
     command
         .arg("--api-socket")
@@ -57,14 +58,8 @@ pub(super) fn start(driver: &CloudHypervisor, launch: &Launch) -> Result<Begun, 
         device_group: driver.device_group,
         cgroup: driver.groups.make(&launch.id, launch.cpus, launch.memory),
     };
-    newborn.born(confinement.spawn(command, &launch.directory)?)?;
+    newborn.bear(confinement, command, &launch.directory)?;
     Ok(Begun { newborn, memory: laid.memory, direct, restoring })
-}
-
-/// What is left to remove when the process has ended.
-pub(super) fn leftovers(driver: &CloudHypervisor, launch: &Launch) -> Vec<PathBuf> {
-    let files = [launch.socket.clone(), events::path(&launch.socket)];
-    driver.groups.leftovers(&launch.id, files)
 }
 
 /// Named here, for the hypervisor's own words leave out which file it was.

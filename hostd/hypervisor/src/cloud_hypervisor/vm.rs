@@ -36,7 +36,6 @@ pub(super) struct CloudVm {
 impl CloudVm {
     pub(super) async fn start(driver: CloudHypervisor, launch: Launch) -> Result<Arc<Self>, Error> {
         let socket = launch.socket.clone();
-        let leftovers = start::leftovers(&driver, &launch);
         let clock = Instant::now();
         let (driver, launch, begun) = blocking("starting the hypervisor", move || {
             let begun = start::start(&driver, &launch)?;
@@ -63,7 +62,7 @@ impl CloudVm {
         };
         match going.await {
             Ok(events) => match newborn.grown() {
-                Some(process) => Ok(Self::supervise(process, api, events, directory, leftovers)),
+                Some((process, leftovers)) => Ok(Self::supervise(process, api, events, directory, leftovers)),
                 None => Err(Error::Gone(Exit::Unknown)),
             },
             Err(error) => Err(explain(error, newborn.process(), &directory).await),
@@ -76,7 +75,8 @@ impl CloudVm {
         known: Known,
     ) -> Result<Arc<Self>, Error> {
         let pipe = events::path(&known.socket);
-        let leftovers = driver.groups.leftovers(&known.id, [known.socket.clone(), pipe.clone()]);
+        let group = driver.groups.of_process(process.pid());
+        let leftovers: Vec<PathBuf> = [known.socket.clone(), pipe.clone()].into_iter().chain(group).collect();
         let api = Api::new(&known.socket);
         let clear = || leftovers.iter().for_each(|path| files::discard(path));
         let found = async {

@@ -13,7 +13,7 @@ use std::{
 /// Blocks for a few milliseconds: to be called where that is allowed.
 pub(super) fn start(qemu: &Qemu, launch: &Launch) -> Result<Newborn, Error> {
     let laid = spawn::lay_out(launch)?;
-    let mut newborn = Newborn::expected(qemu.groups.leftovers(&launch.id, [launch.socket.clone()]));
+    let mut newborn = Newborn::expected(vec![launch.socket.clone()]);
     let qmp = spawn::listen(&launch.socket)?;
     let arguments = Arguments {
         name: launch.id.as_str(),
@@ -38,6 +38,6 @@ pub(super) fn start(qemu: &Qemu, launch: &Launch) -> Result<Newborn, Error> {
         device_group: qemu.device_group,
         cgroup: qemu.groups.make(&launch.id, launch.cpus, launch.memory),
     };
-    newborn.born(confinement.spawn(command, &launch.directory)?)?;
+    newborn.bear(confinement, command, &launch.directory)?;
     Ok(newborn)
 }

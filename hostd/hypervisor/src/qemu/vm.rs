@@ -47,7 +47,6 @@ pub(super) struct QemuVm {
 impl QemuVm {
     pub(super) async fn start(qemu: Qemu, launch: Launch) -> Result<Arc<Self>, Error> {
         let (directory, socket, origin) = (launch.directory.clone(), launch.socket.clone(), launch.origin);
-        let leftovers = qemu.groups.leftovers(&launch.id, [socket.clone()]);
         let clock = Instant::now();
         let newborn = tokio::task::spawn_blocking(move || start::start(&qemu, &launch))
             .await
@@ -64,7 +63,7 @@ impl QemuVm {
         };
         match begun.await {
             Ok(qmp) => match newborn.grown() {
-                Some(process) => Ok(Self::supervise(process, qmp, directory, leftovers)),
+                Some((process, leftovers)) => Ok(Self::supervise(process, qmp, directory, leftovers)),
                 None => Err(Error::Gone(Exit::Unknown)),
             },
             Err(error) => Err(explain(error, newborn.process(), &directory).await),
@@ -72,7 +71,8 @@ impl QemuVm {
     }
 
     pub(super) async fn adopt(qemu: &Qemu, process: Process, known: Known) -> Result<Arc<Self>, Error> {
-        let leftovers = qemu.groups.leftovers(&known.id, [known.socket.clone()]);
+        let group = qemu.groups.of_process(process.pid());
+        let leftovers: Vec<PathBuf> = [known.socket.clone()].into_iter().chain(group).collect();
         let clear = || leftovers.iter().for_each(|path| files::discard(path));
         let asked = async {
             let qmp = Qmp::connect(known.socket.clone(), LIMIT).await?;

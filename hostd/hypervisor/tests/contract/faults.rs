@@ -6,6 +6,10 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use berth_hypervisor::{Error, Origin};
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
 use std::{fs::File, time::Duration};
 use tokio::time::timeout;
 
@@ -151,13 +155,9 @@ pub fn a_hypervisor_that_dies_while_it_loads(subject: &Subject) -> Result<()> {
         let (launch, _) = machine.launch(Origin::Saved)?;
         let killer = async {
             loop {
-                for process in machine.processes()? {
+                if let Some(process) = machine.processes()?.first() {
                     let pid = process.trim_start_matches("/proc/").parse()?;
-                    nix::sys::signal::kill(
-                        nix::unistd::Pid::from_raw(pid),
-                        nix::sys::signal::Signal::SIGKILL,
-                    )?;
-                    return anyhow::Ok(());
+                    return Ok::<_, anyhow::Error>(signal::kill(Pid::from_raw(pid), Signal::SIGKILL)?);
                 }
                 tokio::task::yield_now().await;
             }

@@ -15,8 +15,8 @@ use std::{
 };
 
 /// For a boot under emulation on a busy host.
-const BOOT: Duration = Duration::from_secs(300);
-const ANSWER: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(900);
+const ANSWER: Duration = Duration::from_secs(180);
 
 pub struct Guest(pub Arc<OwnedFd>);
 
