@@ -1,13 +1,13 @@
 //! What the machine needs to reach the world as its host wants it to: whom to
 //! trust, and what stands in commands' environment for secrets it never has.
 //!
-//! Every file is written only when it differs, so that a resume costs nothing.
+//! Every file is written only when it differs.
 
 use std::{
     fs, io,
     os::unix::fs::symlink,
     path::Path,
-    sync::{PoisonError, RwLock},
+    sync::{Mutex, PoisonError, RwLock},
 };
 
 use berth_guest_protocol::{AUTHORITY_HASH, Equip};
@@ -37,33 +37,44 @@ const TRUST: [(&str, &str); 6] = [
     ("AWS_CA_BUNDLE", BUNDLE),
 ];
 
-/// For every command that is started from now on.
 #[derive(Debug, Default)]
-pub struct Equipment(RwLock<Vec<(String, String)>>);
+pub struct Equipment {
+    /// For every command that is started from now on.
+    variables: RwLock<Vec<(String, String)>>,
+    /// Whom the files make programs trust already. In memory, so that a resume
+    /// reads none of them.
+    trusted: Mutex<Option<(String, String)>>,
+}
 
 impl Equipment {
     pub fn variables(&self) -> Vec<(String, String)> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.variables.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn take(&self, equip: Equip) {
-        // A disk that is full is no reason not to run.
-        report(trust(&equip));
+        let mut trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = (equip.authority, equip.roots);
+        if trusted.as_ref() != Some(&wanted) {
+            let written = trust(&wanted.0, &wanted.1);
+            *trusted = written.is_ok().then_some(wanted);
+            // A disk that is full is no reason not to run.
+            report(written);
+        }
         let trust = TRUST.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let variables = equip.environment.into_iter().chain(trust).collect();
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = variables;
+        *self.variables.write().unwrap_or_else(PoisonError::into_inner) = variables;
     }
 }
 
-fn trust(equip: &Equip) -> Result<()> {
+fn trust(authority: &str, roots: &str) -> Result<()> {
     for path in [AUTHORITY, LOCAL, BUNDLE] {
         if let Some(parent) = Path::new(path).parent() {
             fs::create_dir_all(parent).during("make", parent.display())?;
         }
     }
-    let extra = format!("{}\n{}", equip.authority.trim_end(), equip.roots);
-    write_changed(AUTHORITY, &equip.authority)?;
-    write_changed(LOCAL, &equip.authority)?;
+    let extra = format!("{}\n{roots}", authority.trim_end());
+    write_changed(AUTHORITY, authority)?;
+    write_changed(LOCAL, authority)?;
     write_changed(EXTRA, &extra)?;
     let bundle = match fs::read_to_string(BUNDLE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
