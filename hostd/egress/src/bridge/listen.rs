@@ -78,10 +78,9 @@ async fn accept(machine: Arc<Machine>, listener: TcpListener, kind: Kind) {
             let _seat = seat;
             match kind {
                 Kind::Dns => {
-                    let unlinked = machine.changed_until(|_| true);
                     tokio::select! {
                         () = dns::tcp(machine.clone(), stream) => {}
-                        () = unlinked => {}
+                        () = machine.unlinked() => {}
                     }
                 }
                 kind => serve(machine, stream, half_open, kind).await,

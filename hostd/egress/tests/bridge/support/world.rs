@@ -199,6 +199,13 @@ impl World {
         self.decision(|decision| decision.verdict == Outcome::Allowed && decision.rule == rule)
     }
 
+    /// Reads the events away, for work that makes more than anyone looks at.
+    pub fn drain(&mut self) {
+        let (_, empty) = mpsc::channel(1);
+        let mut events = std::mem::replace(&mut self.events, empty);
+        self.runtime.spawn(async move { while events.recv().await.is_some() {} });
+    }
+
     /// The processes that serve this world; one, unless something is wrong.
     pub fn bridge_pid(&self) -> i32 {
         let children = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
