@@ -1,14 +1,11 @@
 //! The client: HTTP/1.1 over TLS, by whichever way.
 
-use crate::support::World;
+use crate::support::{World, tls};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::{Request, client::conn::http1};
 use hyper_util::rt::TokioIo;
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
+use rustls::pki_types::ServerName;
 use std::{
     net::TcpStream,
     sync::Arc,
@@ -41,22 +38,11 @@ impl Way {
     }
 
     fn tls(&self, world: &World) -> TlsConnector {
-        let mut roots = RootCertStore::empty();
-        roots.add(world.public.der()).unwrap();
-        let mut trust = vec![world.settings.authority_certificate.clone()];
-        if let Self::Proxy { authority, .. } = self {
-            trust.push(authority.clone());
-        }
-        for pem in trust {
-            roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
-        }
-        let mut config =
-            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-                .with_safe_default_protocol_versions()
-                .unwrap()
-                .with_root_certificates(roots)
-                .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let more: &[&str] = match self {
+            Self::Proxy { authority, .. } => &[authority],
+            Self::Direct | Self::Bridge => &[],
+        };
+        let mut config = tls::client(world, b"http/1.1", more);
         // Every new connection is a whole one.
         config.resumption = rustls::client::Resumption::disabled();
         TlsConnector::from(Arc::new(config))

@@ -4,6 +4,7 @@ use super::{
     authority::Authority,
     guest::{GATEWAY, Guest},
     namespace::Namespace,
+    server::Server,
 };
 use berth_egress::{
     Bridge, Launch,
@@ -42,7 +43,7 @@ pub struct World {
     pub directory: Directory,
     /// Its threads live in the host's namespace, and so does what they start.
     pub runtime: Runtime,
-    events: mpsc::Receiver<Event>,
+    pub events: mpsc::Receiver<Event>,
 }
 
 pub struct Directory(PathBuf);
@@ -78,6 +79,14 @@ pub fn secret(name: &str, to: &[&str], projections: Vec<Projection>, value: &str
 
 pub fn header(name: &str, template: &str) -> Projection {
     Projection::Header { name: name.to_owned(), template: template.to_owned() }
+}
+
+/// `https://api.example`, which gets a bearer token.
+pub fn bearer() -> (World, Server) {
+    let projections = vec![header("Authorization", "Bearer {}")];
+    let world = World::new(vec![secret("openai", &["api.example"], projections, VALUE)]);
+    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    (world, server)
 }
 
 fn launch() -> Launch {
@@ -197,13 +206,6 @@ impl World {
 
     pub fn allowed(&mut self, rule: &str) -> Decision {
         self.decision(|decision| decision.verdict == Outcome::Allowed && decision.rule == rule)
-    }
-
-    /// Reads the events away, for work that makes more than anyone looks at.
-    pub fn drain(&mut self) {
-        let (_, empty) = mpsc::channel(1);
-        let mut events = std::mem::replace(&mut self.events, empty);
-        self.runtime.spawn(async move { while events.recv().await.is_some() {} });
     }
 
     /// The processes that serve this world; one, unless something is wrong.
