@@ -16,6 +16,7 @@
 //! With the names of parts as arguments it measures those and prints them.
 
 mod bare;
+mod egress;
 mod measure;
 mod memory;
 mod report;
@@ -50,6 +51,9 @@ fn main() -> Result<()> {
     servers.stop()?;
     if wanted("rest") {
         rest::measure(&scratch, &mut report)?;
+    }
+    if wanted("egress") {
+        egress::measure(&mut report)?;
     }
     if !parts.is_empty() {
         print!("{}", report.render());

@@ -50,6 +50,7 @@ const AREAS: &[(&str, &[Case])] = &[
     ("egress_nowhere", egress::nowhere::CASES),
     ("egress_policies", egress::policies::CASES),
     ("egress_attacks", egress::attacks::CASES),
+    ("egress_rest", egress::rest::CASES),
     ("egress_bridge", egress::bridge::CASES),
     ("guests", faults::guests::CASES),
     ("daemons", faults::daemons::CASES),
