@@ -61,9 +61,9 @@ impl Machine {
         Self {
             id,
             gateway,
-            host,
             names: Names::default(),
-            connections: Load::default(),
+            connections: Load::within(host.connections.clone()),
+            host,
             half_open: Load::default(),
             moved: Arc::default(),
             questions: dns::Budget::default(),
