@@ -169,6 +169,7 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Hypervisor {
     pub driver: DriverChoice,
+    pub cloud_hypervisor: CloudHypervisor,
     pub qemu: Qemu,
 }
 
@@ -176,7 +177,26 @@ pub struct Hypervisor {
 #[serde(rename_all = "kebab-case")]
 pub enum DriverChoice {
     Auto,
+    CloudHypervisor,
     Qemu,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct CloudHypervisor {
+    pub binary: PathBuf,
+    /// Further words on guests' kernel command line.
+    #[serde(default)]
+    pub kernel_arguments: String,
+    /// What a machine's disk may move in a second; 0: no limit.
+    #[serde(default)]
+    pub disk_bytes: ByteSize,
+    #[serde(default)]
+    pub disk_operations: u64,
+    /// The same for each of its links, in each direction.
+    #[serde(default)]
+    pub link_bytes: ByteSize,
+    #[serde(default)]
+    pub link_operations: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -1,6 +1,12 @@
 //! What every stream needs to know of the machine it runs in.
 
-use std::{path::PathBuf, sync::Arc, thread};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
+
+use berth_guest_protocol::Repair;
 
 use crate::{
     account::{Account, Who},
@@ -25,6 +31,8 @@ pub struct Guest {
     pub equipment: Equipment,
     pub tickets: Tickets,
     pub streams: Streams,
+    /// What it was called last, and its disk's size.
+    known_as: Mutex<Option<(String, u64)>>,
 }
 
 impl Guest {
@@ -38,10 +46,25 @@ impl Guest {
             equipment: Equipment::default(),
             tickets: Tickets::default(),
             streams: Streams::default(),
+            known_as: Mutex::default(),
         });
         let reaper = Arc::clone(&guest);
         spawn("reaper", move || reaper.children.reap_forever())?;
         Ok(guest)
+    }
+
+    /// Whether this is the same machine as at the last repair: most wakes find
+    /// nothing to do, and every file that is not looked at is time saved.
+    pub fn is_known_as(&self, repair: &Repair) -> bool {
+        let known = self.known_as.lock().unwrap_or_else(PoisonError::into_inner);
+        let same =
+            known.as_ref().is_some_and(|(name, disk)| *name == repair.hostname && *disk == repair.disk);
+        same && !repair.renew_identity
+    }
+
+    pub fn remember(&self, repair: &Repair) {
+        let mut known = self.known_as.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some((repair.hostname.clone(), repair.disk));
     }
 
     pub fn account(&self) -> Account {

@@ -6,9 +6,9 @@
 use crate::{
     error::{Error, Result},
     keyfile,
-    storage::{Found, Generations, Way, blocking, fingerprint},
+    storage::{Found, Generations, Occupied, Way, blocking, fingerprint},
 };
-use berth_types::{ByteSize, Code, Generation, GenerationId, Machine, MachineId, Point, Refusal, Why};
+use berth_types::{Code, Generation, GenerationId, Machine, MachineId, Point, Refusal, Why};
 use ed25519_dalek::{Signature, Signer, SigningKey};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -23,6 +23,8 @@ pub struct Archive {
     index: RwLock<Index>,
     /// How many automatic generations of one machine are kept.
     keep: usize,
+    /// Read by whoever syncs a generation.
+    syncing: Arc<tokio::sync::RwLock<()>>,
 }
 
 #[derive(Default)]
@@ -43,7 +45,7 @@ struct Manifest {
 impl Archive {
     pub fn open(files: Generations, key: &Path, keep: u32) -> Result<Self> {
         let key = SigningKey::from_bytes(&*keyfile::key(key)?);
-        Ok(Self { files, key, index: RwLock::default(), keep: keep as usize })
+        Ok(Self { files, key, index: RwLock::default(), keep: keep as usize, syncing: Arc::default() })
     }
 
     fn index(&self) -> std::sync::RwLockReadGuard<'_, Index> {
@@ -100,17 +102,22 @@ impl Archive {
         Ok(generation)
     }
 
-    /// Another generation of what one already holds.
-    pub async fn copy(&self, from: &GenerationId, manifest: Generation) -> Result<Arc<Generation>> {
+    /// Another generation of what one already holds, written by whoever wrote that.
+    pub async fn copy(&self, from: &GenerationId, mut manifest: Generation) -> Result<Arc<Generation>> {
+        if let Some(source) = self.get(from) {
+            manifest.driver.clone_from(&source.driver);
+            manifest.driver_version.clone_from(&source.driver_version);
+        }
         self.freeze(manifest, self.files.directory(from), Way::Share).await
     }
 
     /// Lays out a generation for a machine, if it verifies and this driver can
     /// resume it; says why it cannot otherwise.
-    pub async fn thaw(&self, id: &GenerationId, machine: PathBuf, uid: u32) -> Result<()> {
+    pub async fn thaw(&self, id: &GenerationId, machine: &Machine, directory: PathBuf) -> Result<()> {
         self.verify_whole(id).await?;
-        let (files, id) = (self.files.clone(), id.clone());
-        blocking(move || files.thaw(&id, &machine, uid)).await
+        let own = self.get(id).is_some_and(|one| one.machine.as_ref() == Some(&machine.id));
+        let (files, id, uid) = (self.files.clone(), id.clone(), machine.uid);
+        blocking(move || files.thaw(&id, &directory, uid, own)).await
     }
 
     /// Is it as it was signed, its device state included?
@@ -140,12 +147,19 @@ impl Archive {
 
     pub fn sync_later(&self, id: &GenerationId) {
         let (files, id) = (self.files.clone(), id.clone());
+        let turn = self.syncing.clone().try_read_owned();
         tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             if let Err(error) = files.sync(&id) {
                 // Removed meanwhile, most likely.
                 tracing::debug!(generation = %id, error = error.chain(), "cannot sync a generation");
             }
         });
+    }
+
+    /// Returns when nothing is being synced any more: a pool can be unmounted.
+    pub async fn synced(&self) {
+        let _all = self.syncing.write().await;
     }
 
     pub fn get(&self, id: &GenerationId) -> Option<Arc<Generation>> {
@@ -170,13 +184,12 @@ impl Archive {
         Ok(generation)
     }
 
+    /// Of those that fit, the one with the largest disk: the least is left to grow.
     pub fn template(&self, fits: impl Fn(&Generation, &str) -> bool) -> Option<Arc<Generation>> {
         let index = self.index();
-        index
-            .all
-            .values()
-            .find(|one| matches!(&one.why, Why::Template { version } if fits(one, version)))
-            .cloned()
+        let fitting =
+            |one: &&Arc<Generation>| matches!(&one.why, Why::Template { version } if fits(one, version));
+        index.all.values().filter(fitting).max_by_key(|one| one.disk).cloned()
     }
 
     pub fn templates(&self) -> Vec<Arc<Generation>> {
@@ -184,8 +197,9 @@ impl Archive {
         index.all.values().filter(|one| matches!(one.why, Why::Template { .. })).cloned().collect()
     }
 
-    pub fn occupied(&self, id: &GenerationId) -> ByteSize {
-        self.files.occupied(id)
+    pub async fn occupied(&self, id: &GenerationId) -> Result<Occupied> {
+        let (files, id) = (self.files.clone(), id.clone());
+        blocking(move || Ok(files.occupied(&id))).await
     }
 
     /// Someone sleeps in it: it stays.

@@ -50,7 +50,9 @@ impl Error {
 
     fn is_out_of_space(&self) -> bool {
         let source = match self {
-            Self::File { source, .. } | Self::Io { source, .. } => source,
+            Self::File { source, .. }
+            | Self::Io { source, .. }
+            | Self::Hypervisor(berth_hypervisor::Error::Io { source, .. }) => source,
             _ => return false,
         };
         matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)

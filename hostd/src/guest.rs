@@ -21,6 +21,11 @@ use tokio::{
 
 /// How long one attempt to connect may take while a guest is starting.
 const ATTEMPT: Duration = Duration::from_millis(300);
+/// The same while one is being resumed: its link is up, so it is slow rather
+/// than absent, and a second attempt would only be more work for it.
+const RESUMED: Duration = Duration::from_secs(1);
+/// For a guest to close its end of a stream.
+const PARTING: Duration = Duration::from_millis(200);
 /// Between two attempts, so that a booting guest is not hammered.
 const PAUSE: Duration = Duration::from_millis(15);
 
@@ -60,9 +65,49 @@ impl Control {
         }
     }
 
+    /// The same, and has the guest set itself right at once: nobody waits for
+    /// one answer before asking the next.
+    pub async fn when_repaired(
+        link: &Link,
+        machine: &Machine,
+        equipment: Option<Equip>,
+        limit: Duration,
+    ) -> Result<Self, GuestError> {
+        let attempt = if machine.sleeps_in.is_some() { RESUMED } else { ATTEMPT };
+        loop {
+            if let Ok(mut stream) = link.dial(attempt).await {
+                let opened = async {
+                    let mut frames = opening()?;
+                    // First, for with the repair the user's processes go on.
+                    if let Some(equipment) = &equipment {
+                        frames.extend(encode(Kind::Control, &Command::Equip(equipment.clone()))?);
+                    }
+                    frames.extend(encode(Kind::Control, &Command::Repair(repair(machine)?))?);
+                    stream.write_all(&frames).await?;
+                    Self::opened(stream).await
+                };
+                match opened.await {
+                    Err(GuestError::Io(_) | GuestError::Silent) => {}
+                    Err(error) => return Err(error),
+                    Ok(mut control) => {
+                        if equipment.is_some() {
+                            control.answered(limit).await?;
+                        }
+                        control.answered(limit).await?;
+                        return Ok(control);
+                    }
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
     async fn open(mut stream: TcpStream) -> Result<Self, GuestError> {
-        let opening = Opening { generation: GENERATION, open: Open::Control };
-        stream.write_all(&encode(Kind::Open, &opening)?).await?;
+        stream.write_all(&opening()?).await?;
+        Self::opened(stream).await
+    }
+
+    async fn opened(mut stream: TcpStream) -> Result<Self, GuestError> {
         let payload = receive(&mut stream, Kind::Reply, Duration::from_secs(10)).await?;
         match decode::<Reply>(&payload)? {
             Ok(Opened::Control) => Ok(Self(stream)),
@@ -89,26 +134,20 @@ impl Control {
         }
     }
 
-    /// Whom to trust and which placeholders to have. One that is too old to know
-    /// of it ends the stream: its machine then reaches no host that needs this.
+    /// Whom to trust and which placeholders to have.
     pub async fn equip(&mut self, equipment: Equip, limit: Duration) -> Result<(), GuestError> {
         self.done(&Command::Equip(equipment), limit).await
     }
 
-    /// Sets right the clock, the randomness, the name and the disk's size, then thaws.
-    pub async fn repair(&mut self, machine: &Machine, limit: Duration) -> Result<(), GuestError> {
-        let mut entropy = [0; 32];
-        getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let clock = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let repair = Repair {
-            clock,
-            entropy,
-            hostname: machine.name.to_string(),
-            renew_identity: machine.fresh,
-            disk: machine.disk.bytes(),
+    /// Closes it from this end and waits for the other: a guest that is about
+    /// to be captured has nothing left of it to work on when it comes back.
+    pub async fn part(mut self) {
+        let parted = async {
+            self.0.shutdown().await?;
+            self.0.read(&mut [0]).await
         };
-        self.done(&Command::Repair(repair), limit).await
+        // If it takes its time, it finishes after it has come back.
+        let _ = timeout(PARTING, parted).await;
     }
 
     /// Asks for a clean power-off; the end of the process is the answer.
@@ -118,7 +157,13 @@ impl Control {
     }
 
     async fn done(&mut self, command: &Command, limit: Duration) -> Result<(), GuestError> {
-        match self.ask(command, limit).await? {
+        self.0.write_all(&encode(Kind::Control, command)?).await?;
+        self.answered(limit).await
+    }
+
+    async fn answered(&mut self, limit: Duration) -> Result<(), GuestError> {
+        let payload = receive(&mut self.0, Kind::Answer, limit).await?;
+        match decode(&payload)? {
             Answer::Done => Ok(()),
             Answer::Failed(message) => Err(GuestError::Refused(printable(&message))),
             Answer::Vitals(_) => Err(GuestError::Protocol("vitals that nobody asked for".into())),
@@ -130,6 +175,24 @@ impl Control {
         let payload = receive(&mut self.0, Kind::Answer, limit).await?;
         Ok(decode(&payload)?)
     }
+}
+
+fn opening() -> Result<Vec<u8>, GuestError> {
+    Ok(encode(Kind::Open, &Opening { generation: GENERATION, open: Open::Control })?)
+}
+
+/// What sets right the clock, the randomness, the name and the disk's size.
+fn repair(machine: &Machine) -> Result<Repair, GuestError> {
+    let mut entropy = [0; 32];
+    getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(Repair {
+        clock: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+        entropy,
+        hostname: machine.name.to_string(),
+        renew_identity: machine.fresh,
+        disk: machine.disk.bytes(),
+    })
 }
 
 async fn receive(stream: &mut TcpStream, kind: Kind, limit: Duration) -> Result<Vec<u8>, GuestError> {

@@ -15,13 +15,7 @@ use berth_config::Config;
 use berth_egress::audit::Recorder;
 use berth_hypervisor::Driver;
 use berth_types::{ByteSize, MachineId};
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
 pub struct Host {
@@ -44,8 +38,8 @@ pub struct Host {
     pub roots: String,
     /// Held while a template is made.
     pub templating: tokio::sync::Mutex<()>,
-    /// Set by the operator's shutdown: nothing is started any more.
-    pub closing: AtomicBool,
+    /// Turned true by the operator's shutdown: nothing is started any more.
+    pub closing: watch::Sender<bool>,
     /// Turns true when that shutdown has been answered.
     pub end: watch::Sender<bool>,
 }
@@ -62,7 +56,13 @@ impl Host {
     }
 
     pub fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
+        *self.closing.borrow()
+    }
+
+    /// Returns when the operator shuts the service down.
+    pub async fn closes(&self) {
+        // It fails only if the sender is gone, and that is here.
+        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 }
 

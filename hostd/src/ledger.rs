@@ -58,23 +58,18 @@ impl Ledger {
         let mut books = self.books();
         let quota = books.quota;
         let usage = books.users.entry(owner.clone()).or_default();
-        if usage.machines >= quota.machines {
-            let message = format!("you have {} machines, and may have {}", usage.machines, quota.machines);
-            return Err(Refusal::new(Code::Limit, message, "remove one with 'rm NAME'"));
-        }
-        let total = usage.disk.bytes().saturating_add(disk.bytes());
-        if total > quota.disk.bytes() {
-            let (has, may) = (usage.disk, quota.disk);
-            let message = format!("your machines have {has} of disk, and may have {may} together");
-            return Err(Refusal::new(
-                Code::Limit,
-                message,
-                "ask for less with --disk, or remove one with 'rm NAME'",
-            ));
-        }
+        let total = fits(*usage, quota, 1, disk)?;
         usage.machines += 1;
-        usage.disk = ByteSize(total);
+        usage.disk = total;
         Ok(())
+    }
+
+    /// Would so many machines of a size fit? Asked before work that they need;
+    /// each is admitted by itself later.
+    pub fn check_machines(&self, owner: &UserId, count: u32, disk: ByteSize) -> Result<(), Refusal> {
+        let books = self.books();
+        let usage = books.users.get(owner).copied().unwrap_or_default();
+        fits(usage, books.quota, count, disk).map(drop)
     }
 
     /// Counts a machine that exists already, whatever the quota says now.
@@ -140,6 +135,23 @@ impl Drop for MemoryLease {
             usage.memory = ByteSize(usage.memory.bytes().saturating_sub(self.size.bytes()));
         }
     }
+}
+
+/// The disk that a user would have with so many more machines, if they may.
+fn fits(usage: Usage, quota: Quota, count: u32, disk: ByteSize) -> Result<ByteSize, Refusal> {
+    if usage.machines.saturating_add(count) > quota.machines {
+        let message = format!("you have {} machines, and may have {}", usage.machines, quota.machines);
+        return Err(Refusal::new(Code::Limit, message, "remove one with 'rm NAME'"));
+    }
+    let more = disk.bytes().saturating_mul(u64::from(count));
+    let total = usage.disk.bytes().saturating_add(more);
+    if total > quota.disk.bytes() {
+        let (has, may) = (usage.disk, quota.disk);
+        let message = format!("your machines have {has} of disk, and may have {may} together");
+        let hint = "ask for less with --disk, or remove one with 'rm NAME'";
+        return Err(Refusal::new(Code::Limit, message, hint));
+    }
+    Ok(ByteSize(total))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub async fn recover(host: &Arc<Host>) -> Result<()> {
 }
 
 /// Ends hypervisors that no machine of the fleet has.
-pub async fn end_unowned(host: &Host) -> Result<()> {
+async fn end_unowned(host: &Host) -> Result<()> {
     for (id, (pid, started)) in hypervisors(host.storage.machines())? {
         if !host.fleet.knows(&id) {
             tracing::warn!(machine = %id, pid, "ending a hypervisor that no record owns");
@@ -67,7 +67,12 @@ async fn rest(host: &Host, record: &mut Machine, networks: &mut Vec<String>) -> 
         record.sleeps_in = newest.map(|generation| generation.id.clone());
     } else if record.sleeps_in.is_none() && was == State::Suspending && has.memory {
         // Everything was saved, and its process had ended or was about to.
-        let manifest = archive::manifest(record, Why::Sleep, host.driver.as_ref());
+        let mut manifest = archive::manifest(record, Why::Sleep, host.driver.as_ref());
+        if let Some(other) = record.runtime.as_ref().filter(|runtime| runtime.driver != manifest.driver) {
+            // The driver was changed meanwhile: what wrote it is known by name only.
+            manifest.driver.clone_from(&other.driver);
+            manifest.driver_version.clear();
+        }
         let frozen = host.archive.freeze(manifest, host.storage.directory(&record.id), Way::Move).await?;
         record.sleeps_in = Some(frozen.id.clone());
     }
@@ -160,6 +165,11 @@ async fn settle(host: &Host) -> Result<HashMap<MachineId, Machine>> {
 async fn adopt(host: &Host, record: &Machine, process: Option<(i32, u64)>) -> Option<Beginning> {
     let (pid, started) = process?;
     let runtime = record.runtime.as_ref().filter(|_| record.state.has_process());
+    if let Some(other) = runtime.map(|runtime| &runtime.driver).filter(|name| *name != host.driver.name()) {
+        tracing::error!(machine = %record.id, driver = other, "it runs under another driver; ending it");
+        end(host, record.id.clone(), pid, started).await;
+        return None;
+    }
     let network = match runtime {
         Some(runtime) => host.networks.find(&runtime.netns).await.unwrap_or_default(),
         None => None,
@@ -182,9 +192,7 @@ async fn adopt(host: &Host, record: &Machine, process: Option<(i32, u64)>) -> Op
 }
 
 async fn end(host: &Host, id: MachineId, pid: i32, started: u64) {
-    if let Ok(Some(vm)) = host.driver.adopt(known(host, id, pid, started)).await
-        && let Err(error) = vm.kill().await
-    {
+    if let Err(error) = berth_hypervisor::end(&known(host, id, pid, started)).await {
         tracing::error!(pid, %error, "cannot end a hypervisor");
     }
 }

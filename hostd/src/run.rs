@@ -17,20 +17,24 @@ use crate::{
     store::Store,
     template,
 };
-use berth_config::{Accel, Config, DriverChoice};
+use berth_config::Config;
 use berth_egress::audit::{Log, Recorder, Rotation};
-use berth_hypervisor::{Driver, qemu};
+use berth_hypervisor::select::{Selected, select};
 use berth_types::AuditEvent;
 use ed25519_dalek::SigningKey;
 use std::{
     fs::File,
-    path::Path,
-    sync::{Arc, atomic::AtomicBool},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+
+/// For what is left of an earlier hostd to let go.
+const PREDECESSOR: Duration = Duration::from_secs(10);
 
 /// Runs until a signal or the operator ends it. A signal leaves machines
 /// running for the next hostd to adopt; the operator's shutdown stops them.
@@ -40,7 +44,7 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     for directory in [&data, &run, &run.join("vm")] {
         std::fs::create_dir_all(directory).file("create", directory)?;
     }
-    let _alone = lock(&data.join("hostd.lock"))?;
+    let _alone = lock(data.join("hostd.lock")).await?;
     // 2. Everything hostd owns.
     let storage = Storage::open(&config).await?;
     let store = open_store(&data.join("store"))?;
@@ -54,8 +58,8 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     let (bridge, events) = egress::bridge(&config, &authority, roots.clone()).await?;
     let networks = KernelNetworks::start(run.join("net"), config.host.spare_networks)?;
     let ledger = Ledger::new(config.quota, memory_limit(&config));
-    let driver = driver(&config)?;
-    tracing::info!(driver = driver.name(), version = driver.version(), "hypervisor");
+    let Selected { driver, why } = select(&config.hypervisor)?;
+    tracing::info!(driver = driver.name(), version = driver.version(), why, "hypervisor");
     let (end, mut ended) = watch::channel(false);
     let host = Arc::new(Host {
         store,
@@ -73,7 +77,7 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
         authority: authority.certificate,
         roots,
         templating: tokio::sync::Mutex::default(),
-        closing: AtomicBool::new(false),
+        closing: watch::channel(false).0,
         end,
         config,
     });
@@ -101,7 +105,8 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
         for handle in host.fleet.all() {
             handle.down().await;
         }
-        template::give_up(&host).await;
+        template::none_under_way(&host).await;
+        host.archive.synced().await;
     }
     networks.close_spares().await;
     host.audit.settle().await;
@@ -121,10 +126,16 @@ fn audit_log(config: &Config) -> Result<Recorder> {
     Ok(Recorder::start(Log::open(&data.join("audit"), rotation, key)?))
 }
 
-fn lock(path: &Path) -> Result<File> {
-    let file = File::create(path).file("create", path)?;
-    file.try_lock().map_err(std::io::Error::from).file("another hostd holds", path)?;
-    Ok(file)
+/// One hostd at a time. A child of one that was killed can hold the lock for the
+/// moment between its fork and its exec, so the lock is waited for.
+async fn lock(path: PathBuf) -> Result<File> {
+    let file = File::create(&path).file("create", &path)?;
+    let locked = tokio::task::spawn_blocking(move || file.lock().map(|()| file));
+    match tokio::time::timeout(PREDECESSOR, locked).await {
+        Ok(Ok(locked)) => locked.file("lock", path),
+        Ok(Err(error)) => Err(std::io::Error::other(error)).file("lock", path),
+        Err(_) => Err(std::io::Error::from(std::io::ErrorKind::WouldBlock)).file("another hostd holds", path),
+    }
 }
 
 /// A damaged store is set aside, and rebuilt from the mirrors. One that cannot
@@ -140,16 +151,4 @@ fn open_store(path: &Path) -> Result<Store> {
         std::fs::rename(path, &aside).file("set aside", path)?;
         Store::open(path)
     })
-}
-
-fn driver(config: &Config) -> Result<Arc<dyn Driver>> {
-    let (DriverChoice::Auto | DriverChoice::Qemu) = config.hypervisor.driver;
-    let qemu = &config.hypervisor.qemu;
-    let accel = match qemu.accel {
-        Accel::Auto => qemu::Accel::Auto,
-        Accel::Kvm => qemu::Accel::Kvm,
-        Accel::Tcg => qemu::Accel::Tcg,
-    };
-    let driver = qemu::Qemu::detect(&qemu.binary, &qemu.firmware, accel)?;
-    Ok(Arc::new(driver))
 }

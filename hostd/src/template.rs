@@ -10,17 +10,13 @@ use crate::{
     fault,
     host::Host,
     machine::{self, Powered},
-    recover,
     storage::Way,
 };
 use berth_hypervisor::Origin;
 use berth_types::{ByteSize, Generation, Machine, Size, UserId, Why};
 use std::{sync::Arc, time::Duration};
-use tokio::time::timeout;
 
 const FREEZE: Duration = Duration::from_secs(60);
-/// Between two looks for the process of a template that is given up.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// A template that such a machine can be a copy of.
 pub fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
@@ -29,8 +25,7 @@ pub fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
         version == wanted
             && (one.cpus, one.memory) == (machine.cpus, machine.memory)
             && one.disk <= machine.disk
-            && (one.driver.as_str(), one.driver_version.as_str())
-                == (host.driver.name(), host.driver.version())
+            && host.driver.restores(&one.driver, &one.driver_version)
     })
 }
 
@@ -49,15 +44,14 @@ pub async fn prepare(host: Arc<Host>) {
     for template in host.archive.templates() {
         let Why::Template { version } = &template.why else { continue };
         let current = host.storage.image_version(&template.image).is_some_and(|now| now == *version)
-            && (template.driver.as_str(), template.driver_version.as_str())
-                == (host.driver.name(), host.driver.version());
+            && host.driver.restores(&template.driver, &template.driver_version);
         if !current && let Err(error) = host.archive.remove(&template.id).await {
             tracing::debug!(error = error.chain(), "an outdated template is still in use");
         }
     }
     for memory in host.config.idle.ready.clone() {
         let mut machine = blank(&host);
-        machine.memory = memory;
+        (machine.memory, machine.disk) = (memory, host.config.machine.disk);
         ensure(&host, &machine).await;
     }
 }
@@ -65,13 +59,19 @@ pub async fn prepare(host: Arc<Host>) {
 async fn ensure(host: &Arc<Host>, machine: &Machine) {
     // One at a time: templates are never urgent.
     let _turn = host.templating.lock().await;
-    if find(host, machine).is_some() || host.is_closing() {
-        return;
-    }
-    let started = std::time::Instant::now();
     let mut template = blank(host);
     template.image.clone_from(&machine.image);
     (template.cpus, template.memory) = (machine.cpus, machine.memory);
+    // Most machines have the default disk: a template has it already, for to
+    // grow a filesystem takes a guest as long as everything else together.
+    // Whoever asked for less gets one with the image's own.
+    if machine.disk >= host.config.machine.disk {
+        template.disk = host.config.machine.disk;
+    }
+    if find(host, machine).is_some_and(|one| one.disk >= template.disk) || host.is_closing() {
+        return;
+    }
+    let started = std::time::Instant::now();
     match make(host, template).await {
         Ok(generation) => tracing::info!(
             memory = %generation.memory,
@@ -83,16 +83,10 @@ async fn ensure(host: &Arc<Host>, machine: &Machine) {
     }
 }
 
-/// Returns when no template is being made any more. One that is under way
-/// loses its process, and whoever makes it clears away.
-pub async fn give_up(host: &Host) {
-    let idle = host.templating.lock();
-    tokio::pin!(idle);
-    while timeout(LOOK, &mut idle).await.is_err() {
-        if let Err(error) = recover::end_unowned(host).await {
-            tracing::warn!(error = error.chain(), "cannot look for a template's process");
-        }
-    }
+/// Returns when no template is being made any more. One that is under way is
+/// given up, for the service closes.
+pub async fn none_under_way(host: &Host) {
+    let _idle = host.templating.lock().await;
 }
 
 async fn make(host: &Arc<Host>, mut machine: Machine) -> Result<Arc<Generation>> {
@@ -119,7 +113,10 @@ async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Res
             return Err(error);
         }
     };
-    let saved = save(host, machine, &powered).await;
+    let saved = tokio::select! {
+        saved = save(host, machine, &powered) => saved,
+        () = host.closes() => Err(Error::Guest("the service closes".into())),
+    };
     powered.cut(host).await;
     saved?;
     fault::point("template.saved");
@@ -134,6 +131,7 @@ async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Res
 async fn save(host: &Host, machine: &Machine, powered: &Powered) -> Result<()> {
     let mut control = machine::greet(host, machine, powered).await?;
     control.freeze(FREEZE).await.map_err(|error| Error::Guest(error.to_string()))?;
+    control.part().await;
     powered.vm.pause().await?;
     powered.vm.save().await?;
     Ok(())

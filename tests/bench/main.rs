@@ -15,6 +15,7 @@
 //!
 //! With the names of parts as arguments it measures those and prints them.
 
+mod asleep;
 mod bare;
 mod egress;
 mod measure;
@@ -54,6 +55,12 @@ fn main() -> Result<()> {
     }
     if wanted("egress") {
         egress::measure(&mut report)?;
+    }
+    if wanted("idle") {
+        asleep::idle(&scratch, &mut report)?;
+    }
+    if wanted("asleep") {
+        asleep::thousand(&scratch, &mut report)?;
     }
     if !parts.is_empty() {
         print!("{}", report.render());

@@ -43,7 +43,7 @@ fn thousand(scratch: &Scratch, report: &mut Report) -> Result<()> {
     service.end_hostd()?;
     let machines = service.data().join("pool/machines");
     for number in 0..MACHINES {
-        register(&machines, &user, number)?;
+        register(&machines, &user, number, |_| {})?;
     }
     service.start_hostd()?;
     ensure!(service.status()?.machines == MACHINES, "not all machines were registered");
@@ -66,10 +66,12 @@ fn times(account: &Account) -> Result<f64> {
     Ok(median(all))
 }
 
-fn register(machines: &Path, owner: &UserId, number: u32) -> Result<()> {
+/// A machine's directory with its record, `m-NUMBER`.
+pub fn register(machines: &Path, owner: &UserId, number: u32, change: impl Fn(&mut Machine)) -> Result<()> {
     let size = Size { cpus: 1, memory: "1G".parse()?, disk: "10G".parse()? };
     let mut machine = Machine::new(owner.clone(), format!("m-{number}").parse()?, "debian".into(), size);
     machine.uid = 2_000_000_000 + number;
+    change(&mut machine);
     let directory = machines.join(machine.id.as_str());
     fs::create_dir(&directory)?;
     fs::write(directory.join("machine.json"), serde_json::to_vec(&machine)?)?;
@@ -80,7 +82,7 @@ fn gateway(service: &Service) -> Result<f64> {
     proportional(service.gateway_pid()?)
 }
 
-fn hostd(service: &Service) -> Result<f64> {
+pub fn hostd(service: &Service) -> Result<f64> {
     proportional(service.hostd_pid()?)
 }
 

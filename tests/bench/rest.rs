@@ -32,6 +32,18 @@ while True:
     worst, last = max(worst, now - last - 0.001), now
 ";
 
+/// Writes to 32 MiB over and over, as fast as a program does that also works.
+const DIRTY: &str = "import time
+much = bytearray(32 << 20)
+open('/tmp/dirtying', 'w').write('x')
+n = 0
+while True:
+    n = (n + 1) % 256
+    for at in range(0, len(much), 4096):
+        much[at] = n
+    time.sleep(0.005)
+";
+
 pub fn measure(scratch: &Scratch, report: &mut Report) -> Result<()> {
     let ready: Vec<String> = SIZES.iter().map(|(size, _)| (*size).to_owned()).collect();
     let settings = Settings::default().set("service.log", "info").set("idle.ready", ready);
@@ -53,7 +65,7 @@ pub fn measure(scratch: &Scratch, report: &mut Report) -> Result<()> {
     service.stop()
 }
 
-const ROWS: [&str; 10] = [
+const ROWS: [&str; 11] = [
     "`ssh NAME@HOST true`, running",
     "`ssh NAME@HOST true`, paused",
     "`ssh NAME@HOST true`, asleep, page cache warm",
@@ -62,6 +74,7 @@ const ROWS: [&str; 10] = [
     "`fork`, to the end of a first command in the child",
     "ten forks at once",
     "the pause that an idle source sees in a fork",
+    "the same while it dirties 32 MiB over and over",
     "`snapshot`",
     "`restore`",
 ];
@@ -81,6 +94,7 @@ impl Column {
         let dev = account.at("dev");
         dev.write("fill.py", FILL)?;
         dev.write("ticker.py", TICKER)?;
+        dev.write("dirty.py", DIRTY)?;
         dev.exec("nohup python3 fill.py > /dev/null 2>&1 &")?;
         eventually("a full memory", LIMIT, || Ok(dev.run("test -s /tmp/filled")?.status == 0))?;
         let running = repeat(|_| once(&dev))?;
@@ -114,12 +128,16 @@ impl Column {
         let kids: Vec<String> = (1..=many).map(|n| format!("kid-{n}")).collect();
         account.verb(&format!("rm {}", kids.join(" ")))?.ok()?;
         let pause = repeat(|_| ticked(account, &dev))?;
+        dev.exec("nohup python3 dirty.py > /dev/null 2>&1 & echo $! > /tmp/dirt")?;
+        eventually("something dirty", LIMIT, || Ok(dev.run("test -s /tmp/dirtying")?.status == 0))?;
+        let busy = repeat(|_| ticked(account, &dev))?;
+        dev.exec("kill $(cat /tmp/dirt)")?;
         let snapshot =
             repeat(|round| Ok(milliseconds(&account.verb(&format!("snapshot dev s{round}"))?.ok()?)))?;
         let restore =
             repeat(|round| Ok(milliseconds(&account.verb(&format!("restore dev s{round}"))?.ok()?)))?;
         account.verb("rm dev")?.ok()?;
-        Ok(Self([running, paused, warm, cold, fresh, fork, forks, pause, snapshot, restore]))
+        Ok(Self([running, paused, warm, cold, fresh, fork, forks, pause, busy, snapshot, restore]))
     }
 }
 

@@ -23,6 +23,8 @@ pub enum Needs {
     Service,
     /// A service that the case makes itself, because it breaks it.
     OwnService,
+    /// The same, on Cloud Hypervisor: left out where there is none.
+    CloudHypervisor,
 }
 
 /// Lists functions as cases, each under its own name.

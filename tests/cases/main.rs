@@ -4,6 +4,7 @@
 //! of its own; with `BERTH_TEST_AGAINST=sshd` those that are true of any SSH
 //! server run against OpenSSH's instead.
 
+mod cloud;
 mod context;
 mod egress;
 mod faults;
@@ -18,7 +19,7 @@ mod terminal;
 mod users;
 mod verbs;
 
-use berth_tests::clean_up_on_signals;
+use berth_tests::{clean_up_on_signals, missing_for_cloud_hypervisor};
 use context::{Case, Context, Needs};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{process::ExitCode, sync::Arc};
@@ -52,6 +53,7 @@ const AREAS: &[(&str, &[Case])] = &[
     ("egress_attacks", egress::attacks::CASES),
     ("egress_rest", egress::rest::CASES),
     ("egress_bridge", egress::bridge::CASES),
+    ("cloud_hypervisor", cloud::CASES),
     ("guests", faults::guests::CASES),
     ("daemons", faults::daemons::CASES),
     ("moments", faults::moments::CASES),
@@ -64,11 +66,16 @@ fn main() -> anyhow::Result<ExitCode> {
     clean_up_on_signals()?;
     let context = Arc::new(Context::new()?);
 
+    let missing = missing_for_cloud_hypervisor();
+    if let Some(missing) = &missing {
+        println!("skipped: cloud_hypervisor: {missing}");
+    }
     let mut trials = Vec::new();
     for (area, cases) in AREAS {
         for case in *cases {
             let inner = Arc::clone(&context);
-            let skipped = context.is_sshd() && case.needs != Needs::AnyServer;
+            let skipped = (context.is_sshd() && case.needs != Needs::AnyServer)
+                || (missing.is_some() && case.needs == Needs::CloudHypervisor);
             let trial = Trial::test(format!("{area}::{}", case.name), move || run(case, &inner));
             trials.push(trial.with_ignored_flag(skipped));
         }
@@ -89,7 +96,11 @@ fn main() -> anyhow::Result<ExitCode> {
 
 fn run(case: &Case, context: &Context) -> Result<(), Failed> {
     (case.run)(context).map_err(|error| {
-        let logs = if case.needs == Needs::OwnService { String::new() } else { context.logs() };
+        let logs = if matches!(case.needs, Needs::OwnService | Needs::CloudHypervisor) {
+            String::new()
+        } else {
+            context.logs()
+        };
         let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
         format!("{}\n{logs}", causes.join("\nbecause: ")).into()
     })

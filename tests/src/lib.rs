@@ -13,6 +13,7 @@
 //! known to describe SSH and not merely what we built.
 
 mod account;
+mod cloud;
 mod paths;
 mod process;
 mod remote;
@@ -27,6 +28,7 @@ mod upstream;
 mod wait;
 
 pub use account::{Account, Endpoint};
+pub use cloud::{cloud_hypervisor, missing_for_cloud_hypervisor};
 pub use paths::{binaries, binary, images, repository};
 pub use process::{Output, Run, Running};
 pub use remote::Remote;

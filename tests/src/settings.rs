@@ -28,7 +28,7 @@ impl Settings {
         let usual = [
             ("service.data", path("data")),
             ("service.run", path("run")),
-            ("service.log", Value::from("debug,russh=info")),
+            ("service.log", Value::from("debug,russh=info,sled=info")),
             ("gateway.listen", Value::from(vec![address.to_string()])),
             // There on every host, so a test makes no user.
             ("gateway.user", Value::from("nobody")),

@@ -65,6 +65,9 @@ fn table(machine: &MachineView, now: Timestamp) -> Table {
             None => machine.disk.to_string(),
         },
     );
+    if let Some(used) = machine.pool_used {
+        table.pair("occupies", format!("{used}, with its memory and points in time"));
+    }
     for (key, value) in &machine.labels {
         table.pair("label", format!("{key}={value}"));
     }

@@ -11,7 +11,7 @@ pub const HELP: Help = Help {
     usage: "snapshots NAME",
     summary: "the points in time that a machine can go back to",
     examples: &["{ssh} {host} snapshots dev"],
-    notes: "Those with an @ were kept automatically, the last few sleeps and restores; @1 is the newest.",
+    notes: "Those with an @ were kept automatically, the last few sleeps and restores; @1 is the newest. OWN is what\nremoving that point alone would give back; the rest it shares with others.",
 };
 
 pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
@@ -29,7 +29,7 @@ pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refu
 }
 
 fn table(points: &[PointView], now: Timestamp) -> Table {
-    let mut table = Table::with_header(&["POINT", "WHY", "AGE", "MEMORY", "DISK", "OCCUPIES"]);
+    let mut table = Table::with_header(&["POINT", "WHY", "AGE", "MEMORY", "DISK", "OWN"]);
     for point in points {
         let memory = if point.has_memory { point.memory.to_string() } else { "none".to_owned() };
         let cells = [
@@ -38,7 +38,7 @@ fn table(points: &[PointView], now: Timestamp) -> Table {
             ls::since(point.created, now),
             memory,
             point.disk.to_string(),
-            point.occupied.to_string(),
+            point.own.to_string(),
         ];
         table.row(cells.map(|text| (text, Style::Plain)));
     }

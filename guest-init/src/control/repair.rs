@@ -25,11 +25,14 @@ const DBUS_ID: &str = "/var/lib/dbus/machine-id";
 pub fn run(guest: &Guest, repair: &Repair) -> Result<()> {
     set_clock(repair.clock)?;
     reseed(&repair.entropy)?;
-    boot::set_hostname(&repair.hostname)?;
-    if repair.renew_identity {
-        boot::report(renew_identity());
+    if !guest.is_known_as(repair) {
+        boot::set_hostname(&repair.hostname)?;
+        if repair.renew_identity {
+            boot::report(renew_identity());
+        }
+        boot::report(boot::grow_disk(repair.disk));
+        guest.remember(repair);
     }
-    boot::report(boot::grow_disk(repair.disk));
     guest.freezer.thaw()
 }
 

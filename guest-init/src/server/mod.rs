@@ -2,6 +2,7 @@
 
 pub mod streams;
 pub mod wire;
+mod workers;
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
@@ -12,15 +13,18 @@ use crate::{
     control,
     error::{Context, Error, Result},
     exec, forward,
-    guest::{self, Guest},
+    guest::Guest,
 };
 use wire::Wire;
+use workers::{Thread, Workers};
 
 /// A stream that names nothing is not kept.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves until the listener breaks.
 pub fn serve(guest: &Arc<Guest>, listener: &OwnedFd) -> Result<()> {
+    let guest = Arc::clone(guest);
+    let workers = Workers::new(move |socket| stream(&guest, socket));
     loop {
         let socket = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
@@ -32,13 +36,8 @@ pub fn serve(guest: &Arc<Guest>, listener: &OwnedFd) -> Result<()> {
             }
             Err(error) => return Err(error).during("accept", "a stream"),
         };
-        let guest = Arc::clone(guest);
-        let started = guest::spawn("stream", move || {
-            // A stream's failure is its own: what can be told was told on it.
-            let _ = stream(&guest, socket);
-        });
         // Without a thread the socket is closed, which the host sees.
-        drop(started);
+        drop(workers.take(socket));
     }
 }
 
@@ -59,24 +58,35 @@ fn is_passing(error: rustix::io::Errno) -> bool {
     )
 }
 
-fn stream(guest: &Arc<Guest>, socket: OwnedFd) -> Result<()> {
+fn stream(guest: &Arc<Guest>, socket: OwnedFd) -> Thread {
     tune(&socket);
     let socket = Arc::new(socket);
     let place = guest.streams.enter(&socket);
     let mut wire = Wire::new(socket);
-    let opening = match opening(&mut wire) {
-        Ok(opening) => opening,
-        Err(refused) => return wire.refuse(refused),
+    let (ended, thread) = match opening(&mut wire) {
+        Err(refused) => (wire.refuse(refused), Thread::Reusable),
+        Ok(_) if place.is_none() => {
+            let message = "too many streams are open in this machine";
+            (wire.refuse(refused(RefusedKind::Exhausted, message)), Thread::Reusable)
+        }
+        Ok(opening) => {
+            // Forwards are made as the user, by a thread that stays one.
+            let own = matches!(opening, Open::Control | Open::Exec(_));
+            (run(guest, &mut wire, opening), if own { Thread::Reusable } else { Thread::Spent })
+        }
     };
-    if place.is_none() {
-        return wire.refuse(refused(RefusedKind::Exhausted, "too many streams are open in this machine"));
-    }
+    // A stream's failure is its own: what can be told was told on it.
+    drop(ended);
+    thread
+}
+
+fn run(guest: &Arc<Guest>, wire: &mut Wire, opening: Open) -> Result<()> {
     let ended = match opening {
-        Open::Control => wire.reply(Opened::Control).and_then(|()| control::run(guest, &mut wire)),
-        Open::Exec(request) => exec::run(guest, &mut wire, &request),
-        Open::Connect(target) => forward::connect::run(guest, &mut wire, &target),
-        Open::Listen(listen) => forward::listen::run(guest, &mut wire, &listen),
-        Open::Accept { ticket } => forward::accept(guest, &mut wire, ticket),
+        Open::Control => wire.reply(Opened::Control).and_then(|()| control::run(guest, wire)),
+        Open::Exec(request) => exec::run(guest, wire, &request),
+        Open::Connect(target) => forward::connect::run(guest, wire, &target),
+        Open::Listen(listen) => forward::listen::run(guest, wire, &listen),
+        Open::Accept { ticket } => forward::accept(guest, wire, ticket),
     };
     // A refusal before anything was replied reaches the host as one.
     ended.or_else(|error| wire.refuse(error.refusal()))

@@ -16,7 +16,9 @@ pub use client::{CallError, Client};
 pub use codec::{Connection, ConnectionError, MAX_MESSAGE};
 pub use egress::{EgressChange, EgressTarget, EgressView, SecretInput, SecretView};
 pub use message::{Call, Caller, Message, Reply, Request};
-pub use view::{Identity, MachineView, NetworkView, PointView, Resolved, Status, Usage, UserView, WhyView};
+pub use view::{
+    Identity, MachineView, NetworkView, PointView, Resolved, Status, StrandedView, Usage, UserView, WhyView,
+};
 
 /// Of the API; both ends must agree.
 pub const GENERATION: u16 = 1;

@@ -2,7 +2,7 @@
 
 use crate::{
     egress::{EgressChange, EgressTarget, EgressView, SecretInput, SecretView},
-    view::{Identity, MachineView, PointView, Resolved, Status, UserView, WhyView},
+    view::{Identity, MachineView, PointView, Resolved, Status, StrandedView, UserView, WhyView},
 };
 use berth_types::{
     AuditEntry, IdlePolicy, Label, MachineName, MachineSpec, Point, Refusal, Schedule, Span, SshKey, UserId,
@@ -179,6 +179,11 @@ pub enum Request {
     },
     /// Operator: is everything well?
     Status,
+    /// Operator: whose memory could this hypervisor not resume?
+    UpgradeCheck {
+        driver: String,
+        version: String,
+    },
     /// Operator: stop every machine cleanly, then hostd.
     Shutdown,
 }
@@ -219,6 +224,7 @@ pub enum Reply {
     User(UserView),
     Users(Vec<UserView>),
     Status(Status),
+    Stranded(Vec<StrandedView>),
     Secret(SecretView),
     Secrets(Vec<SecretView>),
     Egress(Box<EgressView>),

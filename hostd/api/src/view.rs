@@ -15,9 +15,13 @@ pub struct MachineView {
     pub cpus: u32,
     pub memory: ByteSize,
     pub disk: ByteSize,
-    /// What its files occupy in the pool now. Only in `info`.
+    /// What its disk occupies in the pool now. Only in `info`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_used: Option<ByteSize>,
+    /// What it and its points in time occupy there together, memory included
+    /// and what they share counted once. Only in `info`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_used: Option<ByteSize>,
     pub labels: Labels,
     pub created: Timestamp,
     pub last_used: Timestamp,
@@ -52,8 +56,10 @@ pub struct PointView {
     pub created: Timestamp,
     pub memory: ByteSize,
     pub disk: ByteSize,
-    /// What its files occupy, shared extents included.
+    /// What its files occupy, with what they share with others.
     pub occupied: ByteSize,
+    /// What only it occupies: removing it gives this back.
+    pub own: ByteSize,
     /// With memory and processes, or only a disk.
     pub has_memory: bool,
 }
@@ -126,4 +132,18 @@ pub struct Status {
     pub memory_limit: ByteSize,
     pub pool_free: ByteSize,
     pub pool_size: ByteSize,
+}
+
+/// A point in time whose memory another hypervisor could not resume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StrandedView {
+    /// The machine's name, and whose it is; a template is nobody's.
+    pub machine: MachineName,
+    pub owner: String,
+    /// `asleep` if the machine sleeps in it now; else a label, or `@1` for the
+    /// newest automatic one.
+    pub point: String,
+    pub created: Timestamp,
+    /// The driver and version that wrote it.
+    pub made_by: String,
 }

@@ -13,6 +13,7 @@ mod image;
 mod key;
 mod service;
 mod status;
+mod upgrade;
 mod user;
 mod version;
 
@@ -47,6 +48,8 @@ enum Command {
     Status,
     /// What is there, what is missing, what will be used
     Doctor,
+    /// Whose memory would another hypervisor not resume?
+    UpgradeCheck(upgrade::UpgradeCheck),
     /// Is a configuration valid?
     Check(check::Check),
     /// Who may log in
@@ -82,6 +85,7 @@ fn run(cli: Cli) -> Result<(), Refusal> {
         Command::Down => service::down::run(&load()?),
         Command::Status => status::run(&load()?),
         Command::Doctor => doctor::run(&load()?),
+        Command::UpgradeCheck(arguments) => upgrade::run(&load()?, arguments),
         Command::User(command) => user::run(&load()?, command),
         Command::Audit(command) => audit::run(&load()?, command),
         Command::Image(command) => image::run(&load()?, command),

@@ -8,9 +8,18 @@
 //! directory, which is its working directory, so that a copy of the directory
 //! is a copy of the machine.
 
+pub mod cgroup;
+pub mod cloud_hypervisor;
 pub mod fake;
+mod files;
+pub mod kvm;
 mod process;
 pub mod qemu;
+pub mod select;
+mod spawn;
+mod supervise;
+mod verdict;
+mod wire;
 
 use berth_types::{ByteSize, MachineId};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
@@ -113,11 +122,18 @@ pub trait Driver: Send + Sync + 'static {
 
     fn capabilities(&self) -> Capabilities;
 
+    /// Whether device state that this driver in this version wrote can be
+    /// loaded. Neither hypervisor promises that for any version but its own.
+    fn restores(&self, driver: &str, version: &str) -> bool {
+        (driver, version) == (self.name(), self.version())
+    }
+
     /// Starts a hypervisor. When this returns, its control socket answers; the
     /// guest may still be booting.
     async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error>;
 
-    /// Finds a hypervisor again. `None`: that process is gone.
+    /// Finds a hypervisor again. `None`: that process is gone, or it had not come
+    /// so far that it could go on, and was ended.
     async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error>;
 }
 
@@ -161,4 +177,14 @@ impl std::fmt::Display for Exit {
             Self::Unknown => f.write_str("it ended"),
         }
     }
+}
+
+/// Ends a hypervisor that may not answer any more, or whose driver is no longer
+/// the one that is configured. Fine if it is gone.
+pub async fn end(known: &Known) -> Result<(), Error> {
+    if let Some(process) = process::Process::find(known.pid, known.started)? {
+        process.kill().await?;
+    }
+    let _ = std::fs::remove_file(&known.socket);
+    Ok(())
 }

@@ -14,8 +14,12 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio::io::unix::AsyncFd;
+
+/// For a killed process to go; its memory is given back first.
+const KILL: Duration = Duration::from_secs(30);
 
 /// What the kernel says of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +105,13 @@ impl Process {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(Error::Io { operation: "signalling a process", source: error.into() }),
         }
+    }
+
+    /// Ends it and waits for its end. For a process that nobody else watches.
+    pub(crate) async fn kill(&self) -> Result<(), Error> {
+        self.signal(Signal::KILL)?;
+        let ended = tokio::time::timeout(KILL, self.ended()).await;
+        ended.map(drop).map_err(|_| Error::Timeout { operation: "ending a hypervisor", limit: KILL })
     }
 
     /// Resolves when the process is gone, and reaps it if it is ours. To be

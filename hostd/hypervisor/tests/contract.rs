@@ -4,18 +4,22 @@
 
 #[path = "contract/adoption.rs"]
 mod adoption;
+#[path = "contract/copies.rs"]
+mod copies;
 #[path = "contract/endings.rs"]
 mod endings;
 #[path = "contract/faults.rs"]
 mod faults;
 #[path = "contract/lifecycle.rs"]
 mod lifecycle;
+#[path = "contract/limits.rs"]
+mod limits;
 mod support;
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
-use std::{path::PathBuf, process::ExitCode};
-use support::machine::{Subject, detect};
+use std::{process::ExitCode, time::Instant};
+use support::subject::{Subject, find_cloud_hypervisor, find_qemu};
 
 type Case = fn(&Subject) -> Result<()>;
 
@@ -39,6 +43,11 @@ const CASES: &[(&str, Case)] = &[
 /// For drivers with guests and processes of their own.
 const GUEST_CASES: &[(&str, Case)] = &[
     ("confinement", lifecycle::confinement),
+    ("console", lifecycle::console),
+    ("three_forks", copies::three_forks),
+    ("back_to_a_snapshot", copies::back_to_a_snapshot),
+    ("a_larger_disk", limits::a_larger_disk),
+    ("limits", limits::limits),
     ("guest_panic", endings::guest_panic),
     ("guest_power_off", endings::guest_power_off),
     ("guest_reboot", endings::guest_reboot),
@@ -48,44 +57,52 @@ const GUEST_CASES: &[(&str, Case)] = &[
     ("memory_of_another_size", faults::memory_of_another_size),
 ];
 
+/// For those that can be slowed down, and whose restore maps memory by itself.
+const CLOUD_CASES: &[(&str, Case)] = &[
+    ("a_slow_disk_is_slow", limits::a_slow_disk_is_slow),
+    ("size_does_not_matter", limits::size_does_not_matter),
+    ("a_hypervisor_that_dies_while_it_loads", faults::a_hypervisor_that_dies_while_it_loads),
+];
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // A booting guest takes a CPU; more at once only reach their limits.
     arguments.test_threads = arguments.test_threads.or(Some(2));
-    let mut trials = trials("fake", &Subject::Fake, CASES, None);
-    let (subject, missing) = qemu();
-    if let Some(missing) = &missing {
-        println!("skipped: qemu: {missing}");
+    let mut trials = trials("fake", Some(&Subject::Fake), CASES);
+    let drivers = [
+        ("qemu", find_qemu(), &[CASES, GUEST_CASES][..]),
+        ("cloud-hypervisor", find_cloud_hypervisor(), &[CASES, GUEST_CASES, CLOUD_CASES][..]),
+    ];
+    println!("runs: {}", Subject::Fake.version());
+    for (name, found, cases) in &drivers {
+        match found {
+            Ok(subject) => println!("runs: {}", subject.version()),
+            Err(missing) => println!("skipped: {name}: {missing}"),
+        }
+        for cases in *cases {
+            trials.extend(self::trials(name, found.as_ref().ok(), cases));
+        }
     }
-    for cases in [CASES, GUEST_CASES] {
-        trials.extend(self::trials("qemu", &subject, cases, missing.as_deref()));
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    for (_, found, _) in drivers {
+        found.iter().for_each(Subject::clear);
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    conclusion.exit_code()
 }
 
-fn trials(driver: &str, subject: &Subject, cases: &[(&str, Case)], missing: Option<&str>) -> Vec<Trial> {
+/// Those of a driver that is missing are reported as ignored, never as passed.
+fn trials(driver: &str, subject: Option<&Subject>, cases: &[(&str, Case)]) -> Vec<Trial> {
+    let subject = subject.cloned();
     let trial = |(name, case): &(&str, Case)| {
         let (case, subject) = (*case, subject.clone());
+        let missing = subject.is_none();
         Trial::test(format!("{driver}::{name}"), move || {
+            let subject = subject.ok_or("the driver is not there")?;
             case(&subject).map_err(|error| format!("{error:#}").into())
         })
-        .with_ignored_flag(missing.is_some())
+        .with_ignored_flag(missing)
     };
     cases.iter().map(trial).collect()
-}
-
-/// QEMU with an image, or what is missing.
-fn qemu() -> (Subject, Option<String>) {
-    let image = std::env::var_os("BERTH_TEST_IMAGE")
-        .map_or_else(|| PathBuf::from("/var/lib/berth/images/debian"), PathBuf::from);
-    let missing = if !rustix::process::geteuid().is_root() {
-        Some("needs root".to_owned())
-    } else if let Some(file) = ["vmlinux", "initrd", "disk"].iter().find(|file| !image.join(file).exists()) {
-        Some(format!("no {}: run `berth image build`", image.join(file).display()))
-    } else {
-        detect().err().map(|error| error.to_string())
-    };
-    (Subject::Qemu { image }, missing)
 }
 
 /// A runtime of a case's own. Dropped, it takes the drivers' tasks and sockets
@@ -96,4 +113,10 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 fn block_on(case: impl Future<Output = Result<()>>) -> Result<()> {
     runtime()?.block_on(case)
+}
+
+/// For docs/drivers.md: `cargo test -p berth-hypervisor --test contract -- --nocapture`.
+fn timing(subject: &Subject, what: &str, begun: Instant) {
+    let driver = subject.name();
+    eprintln!("timing: {driver}: {what}: {:.1} ms", begun.elapsed().as_secs_f64() * 1000.0);
 }

@@ -231,7 +231,8 @@ impl Actor {
         if self.record.state == State::Running
             && let Some(up) = &self.up
         {
-            tokio::spawn(tell_name(up.powered.network.link.clone(), self.record.clone()));
+            // Here, not beside: what is told late would undo a later name.
+            tell_name(&up.powered.network.link, &self.record).await;
         }
         Ok(())
     }
@@ -291,13 +292,10 @@ impl Actor {
 }
 
 /// The guest's own name follows a rename; if it cannot now, the next start does it.
-async fn tell_name(link: Link, machine: Machine) {
-    let limit = Duration::from_secs(10);
-    let told = timeout(limit, async {
-        let mut control = Control::when_up(&link).await?;
-        control.repair(&machine, limit).await
-    });
-    if !matches!(told.await, Ok(Ok(()))) {
+async fn tell_name(link: &Link, machine: &Machine) {
+    let limit = Duration::from_secs(3);
+    let told = timeout(limit, Control::when_repaired(link, machine, limit));
+    if !matches!(told.await, Ok(Ok(_))) {
         tracing::warn!(name = %machine.name, "a guest was not told its new name");
     }
 }

@@ -1,6 +1,6 @@
 //! Points in time: frozen while the machine goes on, and gone back to.
 
-use super::actor::Actor;
+use super::{actor::Actor, rest::For};
 use crate::{
     archive,
     error::{Error, Result},
@@ -57,11 +57,11 @@ impl Actor {
         // 1. What a reflink would have to flush is flushed while the machine runs.
         self.host.storage.presync(&self.record.id).await?;
         // 2. It stands still for milliseconds.
-        let control = self.quiesce().await?;
+        let control = self.quiesce(For::Capture).await?;
         fault::point("capture.frozen");
         let frozen = self.freeze(why).await;
         // 3. It goes on, whatever became of that.
-        self.go_on(Some(control)).await;
+        self.go_on(control).await;
         frozen
     }
 

@@ -162,6 +162,7 @@ impl Handle {
             memory: record.memory,
             disk: record.disk,
             disk_used: None,
+            pool_used: None,
             labels: record.labels.clone(),
             created: record.created,
             last_used: used,

@@ -23,6 +23,14 @@ const FREEZE: Duration = Duration::from_secs(20);
 /// How often a sleeping machine's connections are counted.
 const COUNT: Duration = Duration::from_secs(60);
 
+/// Why a machine is made to stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum For {
+    /// It goes on in a moment, on the same connection.
+    Capture,
+    Sleep,
+}
+
 impl Actor {
     // ---- what is due when ----
 
@@ -99,13 +107,22 @@ impl Actor {
     async fn pause(&mut self) -> Result<()> {
         let state = next(self.record.state, Event::Pause)?;
         let idle_for = self.idle_for();
-        self.quiesce().await?;
+        self.quiesce(For::Sleep).await?;
         if let Some(up) = &mut self.up {
             up.monitor = None;
             up.alarm = up.powered.network.link.alarm().await.ok();
         }
         self.paused = Instant::now().checked_sub(idle_for);
-        self.become_state(state).await
+        self.become_state(state).await?;
+        // Written out, its memory is page cache like any other: the host takes
+        // it back when it needs it, and a sleep later finds nothing to write.
+        let (host, id) = (self.host.clone(), self.record.id.clone());
+        tokio::spawn(async move {
+            if let Err(error) = host.storage.presync(&id).await {
+                tracing::debug!(machine = %id, error = error.chain(), "cannot write a paused machine out");
+            }
+        });
+        Ok(())
     }
 
     pub async fn unpause(&mut self) -> Result<()> {
@@ -135,8 +152,8 @@ impl Actor {
 
     /// Freezes the user's processes, then stops the vCPUs. If the guest does
     /// not confirm, it goes on as before. What it was told on is returned, to
-    /// be told to go on without another connection.
-    pub async fn quiesce(&mut self) -> Result<Control> {
+    /// be told to go on without another connection, if it will.
+    pub async fn quiesce(&mut self, what: For) -> Result<Option<Control>> {
         let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
         let link = &up.powered.network.link;
         let frozen = async {
@@ -152,9 +169,14 @@ impl Actor {
                 }
             }
         };
-        let control = frozen.await?;
+        let mut control = Some(frozen.await?);
+        if what == For::Sleep
+            && let Some(control) = control.take()
+        {
+            control.part().await;
+        }
         if let Err(error) = up.powered.vm.pause().await {
-            self.go_on(Some(control)).await;
+            self.go_on(control).await;
             return Err(error.into());
         }
         Ok(control)
@@ -234,7 +256,7 @@ impl Actor {
 
     async fn save(&mut self, quiet: bool) -> Result<()> {
         if !quiet {
-            self.quiesce().await?;
+            self.quiesce(For::Sleep).await?;
         }
         fault::point("sleep.frozen");
         let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };

@@ -16,7 +16,11 @@ use crate::{
 use berth_hypervisor::{Launch, Origin, Vm};
 use berth_types::{Code, Event, Failure, Machine, Refusal, Runtime, State, next};
 use jiff::Timestamp;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::time::timeout;
 
 /// How long a guest that answers may take to repair itself.
 const REPAIR: Duration = Duration::from_secs(30);
@@ -93,26 +97,16 @@ pub async fn power(
 /// any point: it owns nothing.
 pub async fn greet(host: &Host, machine: &Machine, powered: &Powered) -> Result<Control> {
     let limit = host.config.machine.boot_timeout.duration();
-    let up = async {
-        tokio::select! {
-            control = tokio::time::timeout(limit, Control::when_up(&powered.network.link)) => match control {
-                Ok(control) => control.map_err(lost),
-                Err(_) => Err(Error::Guest(format!("it did not come up within {} s", limit.as_secs()))),
-            },
-            exit = powered.vm.wait() => Err(Error::Guest(format!("it did not come up: {exit}"))),
-        }
+    let (link, equipment) = (&powered.network.link, crate::egress::equipment(host, machine));
+    let clock = Instant::now();
+    let control = tokio::select! {
+        control = timeout(limit, Control::when_repaired(link, machine, Some(equipment), REPAIR)) => match control {
+            Ok(control) => control.map_err(lost)?,
+            Err(_) => return Err(Error::Guest(format!("it did not come up within {} s", limit.as_secs()))),
+        },
+        exit = powered.vm.wait() => return Err(Error::Guest(format!("it did not come up: {exit}"))),
     };
-    let mut control = up.await?;
-    // Before it thaws: no process of the user runs without.
-    match control.equip(crate::egress::equipment(host, machine), REPAIR).await {
-        Err(GuestError::Io(error)) => {
-            tracing::warn!(machine = %machine.id, %error, "its guest-init is too old for secrets");
-            let again = tokio::time::timeout(limit, Control::when_up(&powered.network.link)).await;
-            control = again.unwrap_or(Err(GuestError::Silent)).map_err(lost)?;
-        }
-        equipped => equipped.map_err(lost)?,
-    }
-    control.repair(machine, REPAIR).await.map_err(lost)?;
+    tracing::debug!(machine = %machine.id, took = ?clock.elapsed(), "the guest is up");
     Ok(control)
 }
 
@@ -142,7 +136,12 @@ impl Actor {
         // What it saved before hostd ended must never meet the RAM that goes on now.
         self.host.storage.forget_state(&self.record.id);
         self.host.link(&self.record, &powered.network);
-        match powered.vm.resume().await {
+        let going = async {
+            // It may be fresh from a smaller template.
+            powered.vm.resize_disk(self.record.disk).await?;
+            powered.vm.resume().await
+        };
+        match going.await {
             Ok(()) => {
                 if let Some(answers) = self.wait_for_guest(powered, Vec::new()).await {
                     self.start(answers).await;
@@ -250,9 +249,7 @@ impl Actor {
         let Some(generation) = generation else {
             return Err((Error::Guest("its memory is missing".into()), memory, network));
         };
-        if (generation.driver.as_str(), generation.driver_version.as_str())
-            != (driver.name(), driver.version())
-        {
+        if !driver.restores(&generation.driver, &generation.driver_version) {
             let made = format!("{} {}", generation.driver, generation.driver_version);
             let now = format!("{} {}", driver.name(), driver.version());
             return Err((
@@ -262,9 +259,11 @@ impl Actor {
             ));
         }
         let directory = self.host.storage.directory(&self.record.id);
-        if let Err(error) = self.host.archive.thaw(&generation.id, directory, self.record.uid).await {
+        let clock = Instant::now();
+        if let Err(error) = self.host.archive.thaw(&generation.id, &self.record, directory).await {
             return Err((error, memory, network));
         }
+        let thawed = clock.elapsed();
         fault::point("wake.thawed");
         let powered = power(&self.host, &self.record, memory, network, Origin::Saved).await?;
         let going = async {
@@ -277,6 +276,7 @@ impl Actor {
             Ok(()) => {
                 // Used up: with RAM that has gone on it would be somebody else's past.
                 self.host.storage.forget_state(&self.record.id);
+                tracing::debug!(machine = %self.record.id, ?thawed, resumed = ?clock.elapsed(), "resumed");
                 Ok(powered)
             }
             Err(error) => {

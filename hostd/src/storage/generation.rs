@@ -7,7 +7,10 @@
 
 use crate::{
     error::{FileContext, Result},
-    storage::directory::{self, DISK, MAKING, REMOVING, STATE, clone, make_private, sync},
+    storage::{
+        directory::{self, DISK, MAKING, REMOVING, STATE, clone, make_private, sync},
+        extents,
+    },
 };
 use berth_types::{ByteSize, GenerationId};
 use sha2::{Digest, Sha256};
@@ -16,10 +19,13 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt, chown},
     path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
 };
 
 pub const RAM: &str = "ram";
 pub const MANIFEST: &str = "manifest.json";
+/// A clone of RAM that is about to take its place.
+const TRADED: &str = "ram.clone";
 
 /// How a machine's files get into a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +36,18 @@ pub enum Way {
     Share,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupied {
+    pub all: ByteSize,
+    pub own: ByteSize,
+}
+
 #[derive(Clone, Debug)]
-pub struct Generations(PathBuf);
+pub struct Generations {
+    place: PathBuf,
+    /// Whoever clones from a generation must not meet one that is being traded.
+    trading: Arc<RwLock<()>>,
+}
 
 /// What was found after a start.
 #[derive(Debug, Default)]
@@ -44,15 +60,15 @@ impl Generations {
     pub fn open(pool: &Path) -> Result<Self> {
         let path = pool.join("generations");
         make_private(&path)?;
-        Ok(Self(path))
+        Ok(Self { place: path, trading: Arc::default() })
     }
 
     pub fn directory(&self, id: &GenerationId) -> PathBuf {
-        self.0.join(id.as_str())
+        self.place.join(id.as_str())
     }
 
     fn making(&self, id: &GenerationId) -> PathBuf {
-        self.0.join(format!("{MAKING}{id}"))
+        self.place.join(format!("{MAKING}{id}"))
     }
 
     /// Fills a generation from a machine's directory. If it fails, the
@@ -72,6 +88,8 @@ impl Generations {
         // First what says whose files these are.
         let place = making.join(MANIFEST);
         fs::write(&place, manifest).file("write", &place)?;
+        // What is shared may be another generation's.
+        let _others = self.trading.read().unwrap_or_else(PoisonError::into_inner);
         for name in [RAM, DISK, STATE] {
             let (from, to) = (machine.join(name), making.join(name));
             if !from.exists() && name != DISK {
@@ -107,18 +125,53 @@ impl Generations {
         fs::read(self.making(id).join(MANIFEST)).ok()
     }
 
-    /// Lays a generation's files out for a machine to run on.
-    pub fn thaw(&self, id: &GenerationId, machine: &Path, uid: u32) -> Result<()> {
+    /// Lays a generation's files out for a machine to run on. Whose own sleep
+    /// it was gets the very file it ran on, for a clone shares blocks but no
+    /// page cache: the generation keeps the clone.
+    pub fn thaw(&self, id: &GenerationId, machine: &Path, uid: u32, own: bool) -> Result<()> {
         let source = self.directory(id);
         self.clear(machine)?;
+        let others = || self.trading.read().unwrap_or_else(PoisonError::into_inner);
+        let _others = (!own).then(others);
         for name in [DISK, RAM, STATE] {
             let (from, to) = (source.join(name), machine.join(name));
-            if from.exists() {
-                clone(&from, &to)?;
-                chown(&to, Some(uid), Some(uid)).file("give away", &to)?;
+            if !from.exists() {
+                continue;
             }
+            if own && name == RAM {
+                self.trade(&from, &to)?;
+            } else {
+                clone(&from, &to)?;
+            }
+            chown(&to, Some(uid), Some(uid)).file("give away", &to)?;
         }
         Ok(())
+    }
+
+    /// Leaves a clone of a file in its place and takes the file itself. A crash
+    /// in between leaves both, or the clone under its first name.
+    fn trade(&self, from: &Path, to: &Path) -> Result<()> {
+        // A clone flushes first; that is done while nobody has to wait for it.
+        directory::sync_data(from)?;
+        let _alone = self.trading.write().unwrap_or_else(PoisonError::into_inner);
+        let clone_of_it = from.with_file_name(TRADED);
+        clone(from, &clone_of_it)?;
+        fs::rename(from, to).file("take", from)?;
+        fs::rename(&clone_of_it, from).file("leave", from)
+    }
+
+    /// Settles what a crash left of a trade.
+    fn settle_trade(&self, id: &GenerationId) -> Result<()> {
+        let directory = self.directory(id);
+        let (clone_of_it, ram) = (directory.join(TRADED), directory.join(RAM));
+        if !clone_of_it.exists() {
+            return Ok(());
+        }
+        if ram.exists() {
+            fs::remove_file(&clone_of_it).file("remove", clone_of_it)
+        } else {
+            fs::rename(&clone_of_it, &ram).file("leave", ram)
+        }
     }
 
     /// Only its disk: memory that cannot be resumed is left where it is.
@@ -148,11 +201,11 @@ impl Generations {
             }
         }
         sync(&directory)?;
-        sync(&self.0)
+        sync(&self.place)
     }
 
     pub fn remove(&self, id: &GenerationId) -> Result<()> {
-        let hidden = self.0.join(format!("{REMOVING}{id}"));
+        let hidden = self.place.join(format!("{REMOVING}{id}"));
         gone(fs::rename(self.directory(id), &hidden)).file("hide", &hidden)?;
         gone(fs::remove_dir_all(&hidden)).file("remove", &hidden)
     }
@@ -162,15 +215,18 @@ impl Generations {
         fs::read(&path).file("read", path)
     }
 
-    /// What it occupies by itself and what it shares with others.
-    pub fn occupied(&self, id: &GenerationId) -> ByteSize {
-        directory::occupied(&self.directory(id))
+    /// What its files occupy, and what of that nobody shares: removing it would
+    /// give that back. A filesystem that does not tell is taken to share nothing.
+    pub fn occupied(&self, id: &GenerationId) -> Occupied {
+        let directory = self.directory(id);
+        let all = directory::occupied(&directory);
+        Occupied { all, own: extents::own(&directory).map_or(all, ByteSize) }
     }
 
     pub fn survey(&self) -> Result<Found> {
         let mut found = Found::default();
-        for entry in fs::read_dir(&self.0).file("list", &self.0)? {
-            let entry = entry.file("list", &self.0)?;
+        for entry in fs::read_dir(&self.place).file("list", &self.place)? {
+            let entry = entry.file("list", &self.place)?;
             let name = entry.file_name();
             let name = name.to_string_lossy();
             if name.starts_with(REMOVING) {
@@ -178,6 +234,7 @@ impl Generations {
             } else if let Some(id) = name.strip_prefix(MAKING) {
                 found.making.extend(id.parse::<GenerationId>());
             } else if let Ok(id) = name.parse::<GenerationId>() {
+                self.settle_trade(&id)?;
                 let manifest = self.read_manifest(&id).unwrap_or_default();
                 found.whole.push((id, manifest));
             }
@@ -202,5 +259,71 @@ fn gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pool of its own with one generation in it, and a machine's directory.
+    struct Pool(PathBuf, Generations, GenerationId);
+
+    impl Pool {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("berth-generation-{name}-{}", std::process::id()));
+            let (generations, id) = (Generations::open(&path).unwrap(), GenerationId::random());
+            fs::create_dir_all(generations.directory(&id)).unwrap();
+            for (name, text) in [(DISK, "disk"), (RAM, "ram"), (STATE, "state"), (MANIFEST, "{}")] {
+                fs::write(generations.directory(&id).join(name), text).unwrap();
+            }
+            fs::create_dir_all(path.join("machine")).unwrap();
+            Self(path, generations, id)
+        }
+
+        fn inode(&self, path: PathBuf) -> u64 {
+            fs::metadata(path).unwrap().ino()
+        }
+    }
+
+    impl Drop for Pool {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn own_id() -> u32 {
+        rustix::process::getuid().as_raw()
+    }
+
+    #[test]
+    fn whose_sleep_it_was_gets_the_very_file() {
+        let pool = Pool::new("own");
+        let Pool(path, generations, id) = &pool;
+        let (kept, machine) = (generations.directory(id).join(RAM), path.join("machine"));
+        let warm = pool.inode(kept.clone());
+        generations.thaw(id, &machine, own_id(), true).unwrap();
+        assert_eq!(pool.inode(machine.join(RAM)), warm);
+        assert_ne!(pool.inode(kept.clone()), warm);
+        fs::write(machine.join(RAM), "gone on").unwrap();
+        assert_eq!(fs::read_to_string(kept).unwrap(), "ram");
+        // Anybody else has a clone.
+        generations.thaw(id, &machine, own_id(), false).unwrap();
+        assert_eq!(fs::read_to_string(machine.join(RAM)).unwrap(), "ram");
+    }
+
+    #[test]
+    fn a_trade_that_was_cut_short_is_settled() {
+        let pool = Pool::new("cut");
+        let Pool(_, generations, id) = &pool;
+        let (ram, traded) = (generations.directory(id).join(RAM), generations.directory(id).join(TRADED));
+        // After the clone, before the file was taken.
+        fs::write(&traded, "ram").unwrap();
+        assert_eq!(generations.survey().unwrap().whole.len(), 1);
+        assert!(ram.exists() && !traded.exists());
+        // After it was taken.
+        fs::rename(&ram, &traded).unwrap();
+        assert_eq!(generations.survey().unwrap().whole.len(), 1);
+        assert!(ram.exists() && !traded.exists());
     }
 }

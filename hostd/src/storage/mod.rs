@@ -1,16 +1,17 @@
 //! Storage: a pool with reflinks, and a directory in it for every machine.
 
 mod directory;
+mod extents;
 mod generation;
 mod pool;
 
 pub use directory::replace;
-pub use generation::{Found, Generations, Way, fingerprint};
+pub use generation::{Found, Generations, Occupied, Way, fingerprint};
 pub use pool::Space;
 
 use crate::error::{FileContext, IoContext, Result, pool_full};
 use berth_config::Config;
-use berth_types::{ByteSize, Machine, MachineId, Refusal};
+use berth_types::{ByteSize, GenerationId, Machine, MachineId, Refusal};
 use directory::{DISK, MAKING, REMOVING, STATE};
 use generation::RAM;
 use std::path::{Path, PathBuf};
@@ -194,6 +195,15 @@ impl Storage {
     pub fn disk_used(&self, machine: &Machine) -> Option<ByteSize> {
         let asleep = machine.sleeps_in.as_ref().map(|id| self.generations.directory(id));
         directory::disk_used(&asleep.unwrap_or_else(|| self.directory(&machine.id)))
+    }
+
+    /// What a machine and points in time occupy together, what they share
+    /// counted once. `None` where the pool's filesystem does not tell.
+    pub async fn occupied(&self, id: &MachineId, points: &[GenerationId]) -> Option<ByteSize> {
+        let mut places = vec![self.directory(id)];
+        places.extend(points.iter().map(|point| self.generations.directory(point)));
+        let sum = move || extents::together(places.iter().map(PathBuf::as_path)).during("measure a machine");
+        blocking(sum).await.ok().map(ByteSize)
     }
 
     /// The last `limit` bytes of the console.

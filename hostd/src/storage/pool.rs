@@ -73,7 +73,7 @@ impl Pool {
         let deadline = Instant::now() + BUSY;
         while self.backing.is_some() && is_mount_point(&self.path)? {
             match run(Command::new("umount").arg(&self.path), "umount").await {
-                // Something that was captured just now is still being synced.
+                // A process that ended just now may still be letting go of its files.
                 Err(error) if Instant::now() < deadline => {
                     tracing::debug!(error = error.chain(), "the pool is busy");
                     tokio::time::sleep(Duration::from_millis(50)).await;

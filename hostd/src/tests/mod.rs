@@ -28,7 +28,7 @@ use ed25519_dalek::SigningKey;
 use guests::Guests;
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -112,7 +112,7 @@ impl World {
             driver: Arc::new(driver.clone()),
             ledger: Ledger::new(config.quota, ByteSize::gib(1)),
             fleet: Fleet::default(),
-            closing: AtomicBool::new(false),
+            closing: watch::channel(false).0,
             end: watch::channel(false).0,
             store,
             registry,

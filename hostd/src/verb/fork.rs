@@ -26,6 +26,8 @@ pub async fn fork(
     };
     let names = names(host, user, &source, new, count)?;
     let record = source.record();
+    let more = u32::try_from(names.len()).unwrap_or(u32::MAX);
+    host.ledger.check_machines(user, more, record.disk)?;
     // 2. One capture, held until every child has its own hold on it.
     progress.say(format!("capturing {}", record.name));
     let generation = source.capture(Why::Fork).await?;
@@ -49,7 +51,7 @@ pub async fn fork(
     }
     if let Some(refusal) = refused {
         for child in children {
-            let _ = child.remove().await;
+            new::take_back(&child).await;
         }
         return Err(refusal);
     }

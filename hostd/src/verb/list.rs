@@ -11,10 +11,12 @@ pub fn list(host: &Host, user: &UserId) -> Vec<MachineView> {
     host.fleet.of(user).iter().map(|handle| handle.view(host)).collect()
 }
 
-pub fn info(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
+pub async fn info(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
     let handle = host.fleet.find(user, name)?;
     let mut view = handle.view(host);
     view.disk_used = host.storage.disk_used(&handle.record());
+    let points: Vec<_> = host.archive.of(handle.id()).iter().map(|one| one.id.clone()).collect();
+    view.pool_used = host.storage.occupied(handle.id(), &points).await;
     Ok(Reply::Machine(Box::new(view)))
 }
 

@@ -13,6 +13,7 @@ mod remove;
 mod rest;
 mod secret;
 mod snapshot;
+mod upgrade;
 
 use crate::{host::Host, machine::Policy};
 use berth_api::{Reply, Request};
@@ -69,7 +70,7 @@ async fn serve_user(host: &Arc<Host>, user: &UserId, request: Request, progress:
         Request::AttachDefault => attach::attach_default(host, user, progress).await,
         Request::New { spec } => new::new(host, user, spec, progress).await.and_then(plain),
         Request::List => plain(Reply::Machines(list::list(host, user))),
-        Request::Info { name } => list::info(host, user, &name).and_then(plain),
+        Request::Info { name } => list::info(host, user, &name).await.and_then(plain),
         Request::Console { name } => list::console(host, user, &name).and_then(plain),
         Request::Remove { names } => remove::remove(host, user, names, progress).await.and_then(plain),
         Request::Sleep { name } => {
@@ -100,7 +101,7 @@ async fn serve_user(host: &Arc<Host>, user: &UserId, request: Request, progress:
         Request::Snapshot { name, label } => {
             snapshot::snapshot(host, user, &name, label, progress).await.and_then(plain)
         }
-        Request::Snapshots { name } => snapshot::list(host, user, &name).and_then(plain),
+        Request::Snapshots { name } => snapshot::list(host, user, &name).await.and_then(plain),
         Request::SnapshotRemove { name, label } => {
             snapshot::remove(host, user, &name, label).await.and_then(plain)
         }
@@ -163,6 +164,9 @@ async fn serve_operator(host: &Arc<Host>, request: Request, progress: &Progress)
         Request::UserList => plain(Reply::Users(operator::users(host))),
         Request::UserRemove { user } => operator::user_remove(host, &user).await.and_then(plain),
         Request::Status => operator::status(host).and_then(plain),
+        Request::UpgradeCheck { driver, version } => {
+            plain(Reply::Stranded(upgrade::stranded(host, &driver, &version)))
+        }
         Request::Audit { machine, since, egress, most } => {
             audit::read(host, None, machine, since, egress, most).await.and_then(plain)
         }

@@ -32,13 +32,23 @@ pub async fn new(
     let handle = make(host, user, spec).await?;
     handle.touch();
     progress.say(format!("starting {}", handle.record().name));
-    if let Err(refusal) = handle.start().await {
-        if let Err(error) = handle.remove().await {
-            tracing::error!(machine = %handle.id(), %error, "cannot undo a machine that did not start");
-        }
-        return Err(refusal);
-    }
+    up_or_gone(&handle).await?;
     Ok(Reply::Machine(Box::new(handle.view(host))))
+}
+
+/// Brings a machine up that was made just now, or takes it back.
+pub async fn up_or_gone(handle: &Handle) -> Result<(), Refusal> {
+    let started = handle.start().await;
+    if started.is_err() {
+        take_back(handle).await;
+    }
+    started
+}
+
+pub async fn take_back(handle: &Handle) {
+    if let Err(error) = handle.remove().await {
+        tracing::error!(machine = %handle.id(), %error, "cannot undo a machine that did not start");
+    }
 }
 
 /// Makes it, acknowledged on disk, and leaves it down: asleep in the image's

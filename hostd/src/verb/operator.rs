@@ -4,7 +4,7 @@ use super::{Progress, key};
 use crate::host::Host;
 use berth_api::{Reply, Status, UserView};
 use berth_types::{Code, Refusal, SshKey, State, User, UserId};
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// Shutdowns under way at once: more would only wait for each other's disk.
@@ -53,7 +53,7 @@ pub fn status(host: &Host) -> Result<Reply, Refusal> {
 
 /// Stops every machine. hostd ends when the answer has left.
 pub async fn shutdown(host: &Arc<Host>, progress: &Progress) -> Result<Reply, Refusal> {
-    host.closing.store(true, Ordering::Relaxed);
+    host.closing.send_replace(true);
     let mut up: Vec<_> = host.fleet.all();
     up.retain(|handle| handle.record().state.has_process());
     let total = up.len();

@@ -34,7 +34,7 @@ pub async fn snapshot(
     progress.say(format!("capturing {name}"));
     let generation = handle.capture(Why::Snapshot(label.clone())).await?;
     host.archive.release(&generation.id).await;
-    Ok(Reply::Point(view(host, &generation, label.to_string())))
+    Ok(Reply::Point(view(host, &generation, label.to_string()).await?))
 }
 
 /// A label that sorts by time: `2026-11-16-021530`.
@@ -43,7 +43,7 @@ fn generated() -> Result<Label, Refusal> {
     now.parse().map_err(|error| Refusal::new(Code::Failed, format!("{error}"), "give a label"))
 }
 
-pub fn list(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
+pub async fn list(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
     let handle = host.fleet.find(user, name)?;
     let mut place = 0;
     let mut points = Vec::new();
@@ -56,7 +56,7 @@ pub fn list(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Ref
             }
             Why::Fork | Why::Template { .. } => continue,
         };
-        points.push(view(host, &generation, point));
+        points.push(view(host, &generation, point).await?);
     }
     Ok(Reply::Points(points))
 }
@@ -90,14 +90,11 @@ pub async fn new_from(
     host.archive.release(&generation.id).await;
     let handle = made?;
     handle.touch();
-    if let Err(refusal) = handle.start().await {
-        let _ = handle.remove().await;
-        return Err(refusal);
-    }
+    new::up_or_gone(&handle).await?;
     Ok(Reply::Machine(Box::new(handle.view(host))))
 }
 
-fn view(host: &Host, generation: &Generation, point: String) -> PointView {
+async fn view(host: &Host, generation: &Generation, point: String) -> Result<PointView, Refusal> {
     let why = match generation.why {
         Why::Snapshot(_) => "snapshot",
         Why::Sleep => "sleep",
@@ -105,14 +102,16 @@ fn view(host: &Host, generation: &Generation, point: String) -> PointView {
         Why::Fork => "fork",
         Why::Template { .. } => "template",
     };
-    PointView {
+    let occupied = host.archive.occupied(&generation.id).await?;
+    Ok(PointView {
         point,
         machine: generation.name.clone(),
         why: why.to_owned(),
         created: generation.created,
         memory: generation.memory,
         disk: generation.disk,
-        occupied: host.archive.occupied(&generation.id),
+        occupied: occupied.all,
+        own: occupied.own,
         has_memory: generation.state_size > 0,
-    }
+    })
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use berth_hostd::FAULT_POINTS;
-use berth_tests::{Account, Service, eventually};
+use berth_tests::{Account, Service, Settings, eventually};
 
 pub const CASES: &[Case] = cases![
     OwnService:
@@ -40,7 +40,12 @@ fn way(point: &str) -> Result<Way> {
 }
 
 fn hostd_may_die_at_every_fault_point(context: &Context) -> Result<()> {
-    context.with_service(&settings(), |service| {
+    every_fault_point(context, &settings())
+}
+
+/// The walk itself, on machines of 256 MiB.
+pub fn every_fault_point(context: &Context, settings: &Settings) -> Result<()> {
+    context.with_service(settings, |service| {
         let account = service.account(context.scratch())?;
         let dev = machine(&account, "dev")?;
         dev.exec("echo base > note; sync")?;
@@ -62,7 +67,7 @@ fn walk(service: &Service, account: &Account, point: &str) -> Result<()> {
     service.kill_hostd()?;
     service.start_doomed_hostd(point)?;
     let verb = account.client("ssh").args(["berth", "--", way.verb]).start()?;
-    eventually("hostd to die", 2 * MINUTE, || Ok(service.hostd_pid().is_err()))?;
+    eventually("hostd to die", 10 * MINUTE, || Ok(service.hostd_pid().is_err()))?;
     service.start_hostd()?;
     let out = verb.wait()?;
     ensure!(out.status != 0 || way.aside, "acknowledged before it was done: {}", out.report());

@@ -246,6 +246,7 @@ fn machine(name: MachineName) -> MachineView {
         memory: ByteSize::gib(1),
         disk: ByteSize::gib(10),
         disk_used: None,
+        pool_used: None,
         labels: BTreeMap::new(),
         created: Timestamp::now(),
         last_used: Timestamp::now(),

@@ -39,7 +39,8 @@ pub const PACKAGES: &[&str] = &[
 
 /// What guest-init needs to reach the root filesystem and the host, on every
 /// hypervisor that we drive. Their dependencies come along.
-pub const BOOT_MODULES: &[&str] = &["virtio_mmio", "virtio_pci", "virtio_blk", "virtio_net", "virtio_rng"];
+pub const BOOT_MODULES: &[&str] =
+    &["virtio_mmio", "virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "virtio_balloon"];
 
 /// Files that nobody reads in a machine: a third of what would be installed.
 pub const EXCLUDED: &[&str] = &[

@@ -4,15 +4,12 @@
 //! control socket are descriptors: a clone of the directory runs unchanged.
 
 use super::detect::Accelerator;
-use crate::Origin;
+use crate::{
+    Origin,
+    files::{CONSOLE, DISK, RAM},
+};
 use berth_guest_protocol::{CTL_GUEST_MAC, ETH_GUEST_MAC};
 use std::{ffi::OsString, os::fd::RawFd, path::Path};
-
-pub(super) const DISK: &str = "disk";
-pub(super) const RAM: &str = "ram";
-pub(super) const STATE: &str = "state";
-pub(super) const CONSOLE: &str = "console.log";
-pub(super) const LOG: &str = "hypervisor.log";
 
 /// Translated code that a machine under TCG may cache, in MiB: about what its
 /// process takes beside the guest's memory. QEMU's own choice is up to 1 GiB,
@@ -59,7 +56,6 @@ impl Arguments<'_> {
             &format!("memory-backend-file,id=ram,share=on,mem-path={RAM},size={},prealloc=off", self.memory),
         ]);
         text(&["-M", "microvm,rtc=on,pic=off,isa-serial=on,memory-backend=ram"]);
-        text(&["-append", &self.kernel_line()]);
         // The image lock stays on: a second start on the same disk must fail. A
         // write that fails, on a full pool too, fails in the guest, which stays
         // within reach; QEMU would stop it for ever.
@@ -83,10 +79,17 @@ impl Arguments<'_> {
         ]);
         text(&["-chardev", &format!("socket,id=qmp,server=on,wait=off,fd={}", self.qmp)]);
         text(&["-mon", "chardev=qmp,mode=control"]);
-        if self.origin == Origin::Saved {
-            text(&["-incoming", "defer"]);
+        let mut files = vec![("-bios", self.firmware)];
+        match self.origin {
+            Origin::Boot => {
+                text(&["-append", &self.kernel_line()]);
+                files.extend([("-kernel", self.kernel), ("-initrd", self.initrd)]);
+            }
+            // What it booted from is long in its memory; reading 50 MB of it
+            // again was half of QEMU's start.
+            Origin::Saved => text(&["-incoming", "defer"]),
         }
-        for (option, path) in [("-bios", self.firmware), ("-kernel", self.kernel), ("-initrd", self.initrd)] {
+        for (option, path) in files {
             line.extend([OsString::from(option), path.as_os_str().to_owned()]);
         }
         line
@@ -94,9 +97,11 @@ impl Arguments<'_> {
 
     fn kernel_line(&self) -> String {
         // loglevel=1: silent until the kernel dies. At 0 not even a panic is
-        // printed. panic=-1: a dead kernel ends the process at once.
+        // printed. panic=-1: a dead kernel ends the process at once. Pressure
+        // accounting and security modules that nobody configures are in the way
+        // of every system call; Landlock is for programs themselves.
         let mut line = "console=ttyS0 quiet loglevel=1 panic=-1 reboot=t random.trust_cpu=on \
-                        ipv6.disable=1 cryptomgr.notests rcupdate.rcu_expedited=1"
+                        ipv6.disable=1 cryptomgr.notests rcupdate.rcu_expedited=1 psi=0 lsm=landlock"
             .to_owned();
         if self.accelerator == Accelerator::Tcg {
             // Without the rate a guest hangs while it measures one against
@@ -117,7 +122,9 @@ fn tap(id: &str, fd: RawFd) -> String {
 
 fn nic(id: &str, mac: [u8; 6]) -> String {
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-    format!("virtio-net-device,netdev={id},mac={mac}")
+    // Nobody on its links learns where it is from announcements, which would be
+    // the first thing that a resumed guest works on.
+    format!("virtio-net-device,netdev={id},mac={mac},guest_announce=off")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! accelerator, and the speed of the clock that guests see.
 
 use super::Accel;
-use crate::Error;
+use crate::{Error, kvm};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -15,7 +15,8 @@ pub(super) enum Accelerator {
     Tcg,
 }
 
-pub(super) fn version(binary: &Path) -> Result<String, Error> {
+/// What a program says of itself.
+pub fn version(binary: &Path) -> Result<String, Error> {
     let output = ask(binary, &["--version"])?;
     parse_version(&output).ok_or_else(|| Error::Refused {
         operation: "asking the hypervisor's version",
@@ -41,23 +42,19 @@ pub(super) fn firmware(binary: &Path, name: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-pub(super) fn accelerator(wanted: Accel) -> Result<Accelerator, Error> {
-    // A /dev/kvm without the CPU's help behind it runs only kernels built for it.
-    let hardware = || {
-        std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| {
-            cpuinfo(&text, "flags")
-                .is_some_and(|flags| flags.split(' ').any(|flag| flag == "vmx" || flag == "svm"))
-        })
+/// The accelerator, and the group that its device takes.
+pub(super) fn accelerator(wanted: Accel) -> Result<(Accelerator, Option<u32>), Error> {
+    let unusable = |error: kvm::Unusable| Error::Refused {
+        operation: "finding an accelerator",
+        message: error.to_string(),
     };
-    let open = || std::fs::File::options().read(true).write(true).open("/dev/kvm");
     match wanted {
-        Accel::Tcg => Ok(Accelerator::Tcg),
-        Accel::Auto if hardware() && open().is_ok() => Ok(Accelerator::Kvm),
-        Accel::Auto => Ok(Accelerator::Tcg),
-        Accel::Kvm => {
-            open().map_err(|source| Error::Io { operation: "opening /dev/kvm", source })?;
-            Ok(Accelerator::Kvm)
-        }
+        Accel::Tcg => Ok((Accelerator::Tcg, None)),
+        Accel::Kvm => Ok((Accelerator::Kvm, kvm::prove().map_err(unusable)?.group)),
+        Accel::Auto => Ok(match kvm::prove() {
+            Ok(access) => (Accelerator::Kvm, access.group),
+            Err(_) => (Accelerator::Tcg, None),
+        }),
     }
 }
 

@@ -7,24 +7,29 @@
 
 mod arguments;
 mod detect;
-mod files;
 mod qmp;
-mod spawn;
-mod verdict;
+mod start;
 mod vm;
-mod wire;
 
-use crate::{Capabilities, Driver, Error, Known, Launch, Vm, process::Process};
+use crate::{Capabilities, Driver, Error, Known, Launch, Vm, cgroup::Groups, process::Process};
 use detect::Accelerator;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+pub use detect::version;
+
+/// As records, manifests and the configuration name it.
+pub const NAME: &str = "qemu";
+/// Counts our own changes to the devices a machine has: state that was saved
+/// with others cannot be loaded.
+pub(crate) const LAYOUT: u32 = 2;
+
 /// How guests' code is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
-    /// KVM where the CPU helps and the device opens, else TCG.
+    /// KVM where it runs guests, else TCG.
     Auto,
     Kvm,
     /// Translation: works everywhere, some ten times slower.
@@ -38,18 +43,24 @@ pub struct Qemu {
     version: String,
     accelerator: Accelerator,
     tsc_khz: u32,
+    /// Whose members may use KVM, where that takes a group.
+    device_group: Option<u32>,
+    groups: Groups,
 }
 
 impl Qemu {
     /// Looks at the host once, at start. Runs the program, so it blocks for
     /// some tens of milliseconds.
     pub fn detect(binary: &Path, firmware: &Path, accel: Accel) -> Result<Self, Error> {
+        let (accelerator, device_group) = detect::accelerator(accel)?;
         Ok(Self {
             binary: binary.to_owned(),
-            version: detect::version(binary)?,
+            version: format!("{}+{LAYOUT}", detect::version(binary)?),
             firmware: detect::firmware(binary, firmware)?,
-            accelerator: detect::accelerator(accel)?,
+            accelerator,
             tsc_khz: detect::tsc_khz()?,
+            device_group,
+            groups: Groups::prepare(),
         })
     }
 
@@ -65,7 +76,7 @@ impl Qemu {
 #[async_trait::async_trait]
 impl Driver for Qemu {
     fn name(&self) -> &'static str {
-        "qemu"
+        NAME
     }
 
     fn version(&self) -> &str {
@@ -82,7 +93,7 @@ impl Driver for Qemu {
 
     async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error> {
         let Some(process) = Process::find(known.pid, known.started)? else { return Ok(None) };
-        match vm::QemuVm::adopt(process, known).await {
+        match vm::QemuVm::adopt(self, process, known).await {
             Ok(vm) => Ok(Some(vm)),
             Err(Error::Gone(_)) => Ok(None),
             Err(error) => Err(error),

@@ -3,8 +3,11 @@
 //! QEMU talks to one client at a time and forgets nothing when it leaves, so a
 //! connection that broke is simply made again by the next question.
 
-use super::wire::{Luggage, Writer};
-use crate::Error;
+use crate::{
+    Error,
+    verdict::Cause,
+    wire::{Luggage, Writer},
+};
 use futures_core::Stream;
 use qapi::{
     Command, ExecuteError,
@@ -78,8 +81,14 @@ impl Qmp {
         self.seen.subscribe()
     }
 
-    pub(super) fn shutdown_cause(&self) -> Option<ShutdownCause> {
-        self.seen.borrow().shutdown
+    pub(super) fn cause(&self) -> Option<Cause> {
+        Some(match self.seen.borrow().shutdown? {
+            ShutdownCause::guest_shutdown | ShutdownCause::host_qmp_quit => Cause::Shutdown,
+            ShutdownCause::guest_panic => Cause::Panic,
+            ShutdownCause::guest_reset => Cause::Reset,
+            ShutdownCause::host_signal => Cause::Signal,
+            _ => return None,
+        })
     }
 
     pub(super) async fn ask<C>(&self, operation: &'static str, command: C) -> Result<C::Ok, Error>

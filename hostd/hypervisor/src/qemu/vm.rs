@@ -2,22 +2,23 @@
 
 use super::{
     Qemu,
-    arguments::{CONSOLE, LOG, STATE},
-    files,
     qmp::{LIMIT, Qmp, Seen},
-    spawn::{self, Newborn},
-    verdict::{BOOTED, RESTORED, verdict},
+    start,
 };
-use crate::{Error, Exit, Known, Launch, Origin, Vm, process::Process};
+use crate::{
+    Error, Exit, Known, Launch, Origin, Vm,
+    files::{self, STATE, UNFINISHED},
+    process::Process,
+    supervise::{LAST_WORDS, Supervised, ended_meanwhile, explain},
+};
 use berth_types::ByteSize;
-use qapi::qmp::{self, MigrationCapability, MigrationCapabilityStatus, MigrationStatus};
-use rustix::process::Signal;
+use qapi::qmp::{self, MigrationCapability, MigrationCapabilityStatus, MigrationStatus, RunState};
+use rustix::{fs::FallocateFlags, process::Signal};
 use std::{
-    convert::Infallible,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     sync::{Mutex, watch},
@@ -28,167 +29,126 @@ use tokio::{
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// For a save or a restore: small, but the disk below may be busy.
 const STATE_LIMIT: Duration = Duration::from_secs(60);
-/// For a dead process's last words to arrive.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How often logs are looked at, that no guest fills the pool with its console.
-const LOGS: Duration = Duration::from_secs(10);
-/// Enough of a console for a panic's trace.
-const CONSOLE_TAIL: u64 = 64 * 1024;
-const UNFINISHED: &str = "state.tmp";
+/// More than device state ever took.
+const STATE_ROOM: u64 = 1 << 20;
 /// Under which QEMU files the descriptor it was handed.
 const HANDED: &str = "state";
 
 #[derive(Debug)]
 pub(super) struct QemuVm {
-    process: Arc<Process>,
+    supervised: Supervised,
     /// Closed with the Vm, for QEMU has one client at a time.
     qmp: Arc<Qmp>,
     directory: PathBuf,
     /// Two saves at once would share a file.
     saving: Mutex<()>,
-    exit: watch::Receiver<Option<Exit>>,
 }
 
 impl QemuVm {
     pub(super) async fn start(qemu: Qemu, launch: Launch) -> Result<Arc<Self>, Error> {
         let (directory, socket, origin) = (launch.directory.clone(), launch.socket.clone(), launch.origin);
-        let newborn = tokio::task::spawn_blocking(move || spawn::spawn(&qemu, &launch))
+        let leftovers = qemu.groups.leftovers(&launch.id, [socket.clone()]);
+        let clock = Instant::now();
+        let newborn = tokio::task::spawn_blocking(move || start::start(&qemu, &launch))
             .await
             .map_err(|error| Error::Io { operation: "starting the hypervisor", source: error.into() })??;
+        let spawned = clock.elapsed();
         let begun = async {
-            let qmp = Qmp::connect(socket.clone(), START_LIMIT).await?;
+            let qmp = Qmp::connect(socket, START_LIMIT).await?;
+            let answered = clock.elapsed();
             if origin == Origin::Saved {
                 restore(&qmp, &directory).await?;
             }
+            tracing::debug!(?spawned, ?answered, ready = ?clock.elapsed(), "started QEMU");
             Ok(qmp)
         };
         match begun.await {
             Ok(qmp) => match newborn.grown() {
-                Some(process) => Ok(Self::supervise(process, qmp, directory, socket)),
+                Some(process) => Ok(Self::supervise(process, qmp, directory, leftovers)),
                 None => Err(Error::Gone(Exit::Unknown)),
             },
-            Err(error) => Err(explain(error, &newborn, &directory).await),
+            Err(error) => Err(explain(error, newborn.process(), &directory).await),
         }
     }
 
-    pub(super) async fn adopt(process: Process, known: Known) -> Result<Arc<Self>, Error> {
-        match Qmp::connect(known.socket.clone(), LIMIT).await {
-            Ok(qmp) => Ok(Self::supervise(process, qmp, known.directory, known.socket)),
-            // It may have ended while we knocked.
-            Err(error) => match timeout(LAST_WORDS, process.ended()).await {
-                Ok(end) => {
-                    let console = files::tail(&known.directory, CONSOLE, CONSOLE_TAIL);
-                    let _ = std::fs::remove_file(&known.socket);
-                    Err(Error::Gone(verdict(end, None, &console)))
-                }
-                Err(_) => Err(error),
-            },
-        }
-    }
-
-    fn supervise(process: Process, qmp: Qmp, directory: PathBuf, socket: PathBuf) -> Arc<Self> {
-        let (sender, exit) = watch::channel(None);
-        let vm = Self {
-            process: Arc::new(process),
-            qmp: Arc::new(qmp),
-            directory,
-            saving: Mutex::default(),
-            exit,
+    pub(super) async fn adopt(qemu: &Qemu, process: Process, known: Known) -> Result<Arc<Self>, Error> {
+        let leftovers = qemu.groups.leftovers(&known.id, [known.socket.clone()]);
+        let clear = || leftovers.iter().for_each(|path| files::discard(path));
+        let asked = async {
+            let qmp = Qmp::connect(known.socket.clone(), LIMIT).await?;
+            let status = qmp.ask("adopting", qmp::query_status {}).await?.status;
+            Ok((qmp, status))
         };
-        let (process, qmp, directory) = (vm.process.clone(), Arc::downgrade(&vm.qmp), vm.directory.clone());
-        // It ends with the process, not with the Vm: somebody has to reap.
-        tokio::spawn(async move {
-            let end = tokio::select! {
-                end = process.ended() => end,
-                never = tend(&directory) => match never {},
-            };
-            let cause = match qmp.upgrade() {
-                Some(qmp) => {
-                    let _ = timeout(LAST_WORDS, qmp.drained()).await;
-                    qmp.shutdown_cause()
+        match asked.await {
+            // Started to be restored, and whoever was to hand over the state is gone.
+            Ok((_, RunState::inmigrate)) => {
+                process.kill().await?;
+                clear();
+                Err(Error::Gone(Exit::Signal(Signal::KILL.as_raw())))
+            }
+            Ok((qmp, _)) => Ok(Self::supervise(process, qmp, known.directory, leftovers)),
+            Err(error) => match ended_meanwhile(&process, &known.directory).await {
+                Some(exit) => {
+                    clear();
+                    Err(Error::Gone(exit))
                 }
-                None => None,
-            };
-            let _ = std::fs::remove_file(&socket);
-            let console = files::tail(&directory, CONSOLE, CONSOLE_TAIL);
-            sender.send_replace(Some(verdict(end, cause, &console)));
-        });
-        Arc::new(vm)
+                None => Err(error),
+            },
+        }
     }
 
-    /// A question that a process has died over is answered by its end.
-    async fn or_gone<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        match result {
-            Err(error @ Error::Io { .. }) => match timeout(2 * LAST_WORDS, self.wait()).await {
-                Ok(exit) => Err(Error::Gone(exit)),
-                Err(_) => Err(error),
-            },
-            result => result,
-        }
+    fn supervise(process: Process, qmp: Qmp, directory: PathBuf, leftovers: Vec<PathBuf>) -> Arc<Self> {
+        let qmp = Arc::new(qmp);
+        let witness = Arc::downgrade(&qmp);
+        let last_words = move |end| async move {
+            let Some(qmp) = witness.upgrade() else { return (end, None) };
+            let _ = timeout(LAST_WORDS, qmp.drained()).await;
+            (end, qmp.cause())
+        };
+        let supervised = Supervised::watch(Arc::new(process), directory.clone(), leftovers, last_words);
+        Arc::new(Self { supervised, qmp, directory, saving: Mutex::default() })
     }
 }
 
 #[async_trait::async_trait]
 impl Vm for QemuVm {
     fn pid(&self) -> i32 {
-        self.process.pid()
+        self.supervised.process.pid()
     }
 
     fn started(&self) -> u64 {
-        self.process.started()
+        self.supervised.process.started()
     }
 
     async fn pause(&self) -> Result<(), Error> {
-        self.or_gone(self.qmp.ask("pausing", qmp::stop {}).await).await.map(drop)
+        self.supervised.or_gone(self.qmp.ask("pausing", qmp::stop {}).await).await.map(drop)
     }
 
     async fn resume(&self) -> Result<(), Error> {
-        self.or_gone(self.qmp.ask("resuming", qmp::cont {}).await).await.map(drop)
+        self.supervised.or_gone(self.qmp.ask("resuming", qmp::cont {}).await).await.map(drop)
     }
 
     async fn save(&self) -> Result<(), Error> {
         let _alone = self.saving.lock().await;
-        self.or_gone(save(&self.qmp, &self.directory).await).await
+        self.supervised.or_gone(save(&self.qmp, &self.directory).await).await
     }
 
     async fn resize_disk(&self, size: ByteSize) -> Result<(), Error> {
         let size = i64::try_from(size.bytes()).unwrap_or(i64::MAX);
         let resize = qmp::block_resize { device: Some("disk".to_owned()), node_name: None, size };
-        self.or_gone(self.qmp.ask("resizing the disk", resize).await).await.map(drop)
+        self.supervised.or_gone(self.qmp.ask("resizing the disk", resize).await).await.map(drop)
     }
 
     async fn kill(&self) -> Result<(), Error> {
-        self.process.signal(Signal::KILL)?;
-        timeout(LIMIT, self.wait())
-            .await
-            .map(drop)
-            .map_err(|_| Error::Timeout { operation: "ending the hypervisor", limit: LIMIT })
+        self.supervised.kill().await
     }
 
     async fn wait(&self) -> Exit {
-        let mut exit = self.exit.clone();
-        match exit.wait_for(Option::is_some).await {
-            Ok(exit) => exit.unwrap_or(Exit::Unknown),
-            // Only if the runtime is being shut down.
-            Err(_) => Exit::Unknown,
-        }
+        self.supervised.wait().await
     }
 
     fn cpu_time(&self) -> u64 {
-        self.process.cpu_time()
-    }
-}
-
-/// Keeps the logs small for as long as it is polled.
-async fn tend(directory: &Path) -> Infallible {
-    let mut tick = tokio::time::interval(LOGS);
-    loop {
-        tick.tick().await;
-        for log in [CONSOLE, LOG] {
-            if let Err(error) = files::trim(directory, log) {
-                tracing::debug!(%error, log, directory = %directory.display(), "a log cannot be trimmed");
-            }
-        }
+        self.supervised.process.cpu_time()
     }
 }
 
@@ -212,12 +172,17 @@ async fn save(qmp: &Qmp, directory: &Path) -> Result<(), Error> {
     }
     leave_ram(qmp).await?;
     let file = files::create(directory, UNFINISHED).map_err(failed)?;
+    // Room for it, for a full pool is told plainly here and not by QEMU.
+    rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, STATE_ROOM)
+        .map_err(|error| failed(error.into()))?;
     hand_over(qmp, file.try_clone().map_err(failed)?.into()).await?;
     let mut seen = qmp.forget_migration();
     let uri = Some(format!("fd:{HANDED}"));
     let migrate = qmp::migrate { uri, channels: None, detach: None, resume: None };
     qmp.ask(OPERATION, migrate).await?;
     settled(OPERATION, &mut seen, qmp).await?;
+    // What it did not need is given back.
+    file.metadata().and_then(|stat| file.set_len(stat.len())).map_err(failed)?;
     // Renamed when it is whole. Putting it on the disk below is for whoever
     // wants it to last: the machine stands still meanwhile.
     std::fs::rename(directory.join(UNFINISHED), directory.join(STATE)).map_err(failed)
@@ -257,38 +222,5 @@ async fn settled(operation: &'static str, seen: &mut watch::Receiver<Seen>, qmp:
             let message = info.error_desc.unwrap_or_else(|| "it did not say why".to_owned());
             Err(Error::Refused { operation, message })
         }
-    }
-}
-
-/// A hypervisor that refuses to start says why in its log, and ends.
-async fn explain(error: Error, newborn: &Newborn, directory: &Path) -> Error {
-    let Some(process) = newborn.process() else { return error };
-    if !matches!(error, Error::Io { .. }) || timeout(LAST_WORDS, process.ended()).await.is_err() {
-        return error;
-    }
-    Error::Refused {
-        operation: "starting the machine",
-        message: complaint(&files::tail(directory, LOG, 4096)),
-    }
-}
-
-/// What a hypervisor said since it was started, on one line.
-fn complaint(log: &str) -> String {
-    let last = log.rfind(BOOTED).max(log.rfind(RESTORED)).and_then(|start| log.get(start..)).unwrap_or(log);
-    let lines: Vec<&str> = last.lines().skip(1).map(str::trim).filter(|line| !line.is_empty()).collect();
-    lines.join("; ").chars().filter(|c| !c.is_control()).take(300).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_complaint_is_this_starts_and_one_line() {
-        let log = "berth: power on\nold\n\nberth: restored\nqemu: -drive x: no \"write\" lock\nIs it in \u{7}use?\n";
-        assert_eq!(complaint(log), "qemu: -drive x: no \"write\" lock; Is it in use?");
-        assert_eq!(complaint("berth: power on\n"), "");
-        assert_eq!(complaint(""), "");
-        assert!(complaint(&format!("berth: power on\n{}", "x".repeat(4096))).len() <= 300);
     }
 }

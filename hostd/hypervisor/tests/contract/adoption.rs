@@ -4,24 +4,25 @@ use crate::{
     block_on, runtime,
     support::{
         guest::Guest,
-        machine::{Machine, Running, Subject},
+        machine::{Machine, Running},
+        subject::Subject,
     },
 };
 use anyhow::{Context, Result, ensure};
 use berth_guest_protocol::Shutdown;
-use berth_hypervisor::{Exit, Known, Origin};
+use berth_hypervisor::{Exit, Known};
 
 /// Starts a machine and ends everything of the driver but the process.
-fn orphan(machine: &Machine) -> Result<(Option<Guest>, Known)> {
+fn orphan(subject: &Subject) -> Result<(Machine, Option<Guest>, Known)> {
     let runtime = runtime()?;
-    let Running { vm, guest } = runtime.block_on(machine.start(Origin::Boot))?;
-    Ok((guest, machine.known(&vm)))
+    let (machine, Running { vm, guest }) = runtime.block_on(Machine::running(subject))?;
+    let known = machine.known(&vm);
+    Ok((machine, guest, known))
 }
 
 pub fn a_dropped_vm_lives_on(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
         let known = machine.known(&running.vm);
         drop(running.vm);
         let vm = machine.driver.adopt(known).await?.context("it ended with its handle")?;
@@ -31,8 +32,7 @@ pub fn a_dropped_vm_lives_on(subject: &Subject) -> Result<()> {
 }
 
 pub fn adopted_by_another_driver(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
-    let (guest, known) = orphan(&machine)?;
+    let (machine, guest, known) = orphan(subject)?;
     let boot = || guest.as_ref().map(|guest| guest.run("cat /proc/sys/kernel/random/boot_id")).transpose();
     let before = boot()?;
     block_on(async {
@@ -52,9 +52,8 @@ pub fn adopted_by_another_driver(subject: &Subject) -> Result<()> {
 }
 
 pub fn a_stranger_is_not_adopted(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
         let known = machine.known(&running.vm);
         let driver = subject.driver()?;
         let later = Known { started: known.started + 1, ..known.clone() };
@@ -67,8 +66,7 @@ pub fn a_stranger_is_not_adopted(subject: &Subject) -> Result<()> {
 }
 
 pub fn adopted_guest_power_off(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
-    let (guest, known) = orphan(&machine)?;
+    let (_machine, guest, known) = orphan(subject)?;
     block_on(async {
         let vm = subject.driver()?.adopt(known).await?.context("it is gone")?;
         let running = Running { vm, guest };

@@ -4,7 +4,8 @@ use crate::{
     block_on,
     support::{
         guest::Guest,
-        machine::{Machine, Running, Subject},
+        machine::{Machine, Running},
+        subject::Subject,
     },
 };
 use anyhow::{Context, Result, ensure};
@@ -16,9 +17,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn kill(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
         ensure!(machine.socket().exists());
         running.vm.kill().await?;
         ensure!(running.vm.wait().await == Exit::Signal(9));
@@ -28,16 +28,17 @@ pub fn kill(subject: &Subject) -> Result<()> {
         for refused in [running.vm.pause().await, running.vm.resume().await, running.vm.save().await] {
             ensure!(matches!(refused, Err(Error::Gone(Exit::Signal(9)))), "{refused:?}");
         }
-        let again = machine.start(Origin::Boot).await.context("starting again")?;
-        again.vm.kill().await?;
+        if machine.launch(Origin::Boot)?.1.is_none() {
+            let again = machine.start(Origin::Boot).await.context("starting again")?;
+            again.vm.kill().await?;
+        }
         Ok(())
     })
 }
 
 pub fn killed_by_another(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
         signal::kill(Pid::from_raw(running.vm.pid()), signal::Signal::SIGKILL)?;
         ensure!(ending(&running).await? == Exit::Signal(9));
         ensure!(!machine.socket().exists(), "the socket is still there");
@@ -59,9 +60,8 @@ pub fn guest_reboot(subject: &Subject) -> Result<()> {
 }
 
 fn ended_by(subject: &Subject, exit: Exit, how: impl FnOnce(&Guest) -> Result<()>) -> Result<()> {
-    let machine = Machine::new(subject)?;
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
         how(running.guest.as_ref().context("needs a guest")?)?;
         let ended = ending(&running).await?;
         ensure!(ended == exit, "{ended:?}, not {exit:?}; its console:\n{}", machine.console());

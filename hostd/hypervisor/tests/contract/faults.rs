@@ -2,7 +2,7 @@
 
 use crate::{
     block_on,
-    support::machine::{Machine, Subject},
+    support::{machine::Machine, subject::Subject},
 };
 use anyhow::{Context, Result, bail, ensure};
 use berth_hypervisor::{Error, Origin};
@@ -38,10 +38,9 @@ async fn gone(machine: &Machine) -> Result<()> {
 }
 
 pub fn damaged_state(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
-    let path = machine.directory.join("state");
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
+        let path = machine.directory.join("state");
         running.vm.pause().await?;
         running.vm.save().await?;
         running.vm.kill().await?;
@@ -100,11 +99,10 @@ pub fn memory_of_another_size(subject: &Subject) -> Result<()> {
 
 /// Two machines on one disk would destroy it.
 pub fn one_disk_one_machine(subject: &Subject) -> Result<()> {
-    let (first, second) = (Machine::new(subject)?, Machine::new(subject)?);
-    std::fs::remove_file(second.directory.join("disk"))?;
-    std::fs::hard_link(first.directory.join("disk"), second.directory.join("disk"))?;
+    let second = Machine::empty(subject)?;
     block_on(async {
-        let running = first.start(Origin::Boot).await?;
+        let (first, running) = Machine::running(subject).await?;
+        std::fs::hard_link(first.directory.join("disk"), second.directory.join("disk"))?;
         let error = refused(&second, Origin::Boot).await?;
         ensure!(matches!(&error, Error::Refused { message, .. } if message.contains("lock")), "{error:?}");
         running.vm.kill().await?;
@@ -132,13 +130,50 @@ pub fn a_start_given_up(subject: &Subject) -> Result<()> {
 
 /// Device state of a machine that runs on fits nothing.
 pub fn save_while_running(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
+        let _ = std::fs::remove_file(machine.directory.join("state"));
         let saved = running.vm.save().await;
         ensure!(matches!(saved, Err(Error::Refused { .. })), "{saved:?}");
         ensure!(!machine.directory.join("state").exists());
         running.vm.kill().await?;
+        Ok(())
+    })
+}
+
+/// Whoever waits for a restore is told at once, and the saved machine is as it was.
+pub fn a_hypervisor_that_dies_while_it_loads(subject: &Subject) -> Result<()> {
+    let machine = Machine::empty(subject)?;
+    let template = subject.template()?.context("needs a guest")?;
+    machine.lay(template, &["disk", "ram", "state"])?;
+    let before = std::fs::read(machine.directory.join("state"))?;
+    block_on(async {
+        let (launch, _) = machine.launch(Origin::Saved)?;
+        let killer = async {
+            loop {
+                for process in machine.processes()? {
+                    let pid = process.trim_start_matches("/proc/").parse()?;
+                    nix::sys::signal::kill(
+                        nix::unistd::Pid::from_raw(pid),
+                        nix::sys::signal::Signal::SIGKILL,
+                    )?;
+                    return anyhow::Ok(());
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let (started, killed) =
+            timeout(LIMIT, async { tokio::join!(machine.driver.start(launch), killer) }).await?;
+        killed?;
+        // It may have been loaded before it was found.
+        if let Ok(vm) = started {
+            vm.kill().await?;
+        }
+        gone(&machine).await?;
+        ensure!(std::fs::read(machine.directory.join("state"))? == before, "the state was changed");
+        ensure!(!machine.directory.join("restoring").exists(), "its files stayed");
+        let again = machine.wake(template).await.context("waking it after that")?;
+        again.vm.kill().await?;
         Ok(())
     })
 }

@@ -2,7 +2,11 @@
 
 use crate::{
     block_on,
-    support::machine::{MEMORY, Machine, Subject},
+    support::{
+        machine::{MEMORY, Machine},
+        subject::Subject,
+    },
+    timing,
 };
 use anyhow::{Context, Result, ensure};
 use berth_hypervisor::Origin;
@@ -16,16 +20,13 @@ const SILENCE: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(10);
 
 pub fn pause_and_resume(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
     block_on(async {
-        let begun = Instant::now();
-        let running = machine.start(Origin::Boot).await?;
-        timing("start and boot", begun);
+        let (machine, running) = Machine::running(subject).await?;
         ensure!(machine.directory.join("ram").metadata()?.len() == MEMORY);
         ensure!(machine.directory.join("console.log").metadata()?.len() > 0);
         let begun = Instant::now();
         running.vm.pause().await?;
-        timing("pause", begun);
+        timing(subject, "pause", begun);
         running.vm.pause().await.context("pausing twice")?;
         if let Some(guest) = &running.guest {
             ensure!(!guest.answers(SILENCE), "a paused guest answers");
@@ -33,7 +34,7 @@ pub fn pause_and_resume(subject: &Subject) -> Result<()> {
         let paused = running.vm.cpu_time();
         let begun = Instant::now();
         running.vm.resume().await?;
-        timing("resume", begun);
+        timing(subject, "resume", begun);
         running.vm.resume().await.context("resuming twice")?;
         if let Some(guest) = &running.guest {
             ensure!(guest.answers(SOON), "a resumed guest does not answer");
@@ -46,11 +47,9 @@ pub fn pause_and_resume(subject: &Subject) -> Result<()> {
 }
 
 pub fn save_and_restore(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
-    let ram = machine.directory.join("ram");
-    let state = machine.directory.join("state");
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
+        let (ram, state) = (machine.directory.join("ram"), machine.directory.join("state"));
         if let Some(guest) = &running.guest {
             guest.run(
                 "(i=0; while :; do i=$((i+1)); echo $i > /dev/shm/n; sleep 0.02; done) >/dev/null 2>&1 &",
@@ -60,15 +59,15 @@ pub fn save_and_restore(subject: &Subject) -> Result<()> {
         let begun = Instant::now();
         running.vm.pause().await?;
         running.vm.save().await?;
-        timing("pause and save", begun);
+        timing(subject, "pause and save", begun);
         let inode = ram.metadata()?.ino();
         running.vm.kill().await?;
         ensure!(state.metadata()?.len() < 1 << 20, "a state of {} bytes", state.metadata()?.len());
-        timing(&format!("state of {} bytes", state.metadata()?.len()), begun);
+        timing(subject, &format!("state of {} bytes", state.metadata()?.len()), begun);
 
         let begun = Instant::now();
         let restored = machine.start(Origin::Saved).await?;
-        timing("start and load", begun);
+        timing(subject, "start and load", begun);
         ensure!(ram.metadata()?.ino() == inode, "the memory was copied");
         if let Some(guest) = &restored.guest {
             ensure!(!guest.answers(SILENCE), "a restored guest runs before it is resumed");
@@ -77,7 +76,7 @@ pub fn save_and_restore(subject: &Subject) -> Result<()> {
         restored.vm.resume().await?;
         if let Some(guest) = &restored.guest {
             ensure!(guest.answers(SOON), "a restored guest does not answer");
-            timing("resume to an answer", begun);
+            timing(subject, "resume to an answer", begun);
             ensure!(Some(guest.run(BOOT_ID)?) == boot, "it booted anew");
             let first: u64 = guest.run("cat /dev/shm/n")?.parse()?;
             let then: u64 = guest.run("sleep 0.5; cat /dev/shm/n")?.parse()?;
@@ -90,9 +89,8 @@ pub fn save_and_restore(subject: &Subject) -> Result<()> {
 }
 
 pub fn save_and_continue(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
         for _ in 0..3 {
             running.vm.pause().await?;
             running.vm.save().await?;
@@ -109,9 +107,8 @@ pub fn save_and_continue(subject: &Subject) -> Result<()> {
 }
 
 pub fn confinement(subject: &Subject) -> Result<()> {
-    let machine = Machine::new(subject)?;
     block_on(async {
-        let running = machine.start(Origin::Boot).await?;
+        let (machine, running) = Machine::running(subject).await?;
         let process = std::path::PathBuf::from(format!("/proc/{}", running.vm.pid()));
         let status = std::fs::read_to_string(process.join("status"))?;
         let field = |name: &str| {
@@ -121,7 +118,9 @@ pub fn confinement(subject: &Subject) -> Result<()> {
         for name in ["Uid", "Gid"] {
             ensure!(field(name) == "765432 765432 765432 765432", "{name} {}", field(name));
         }
-        ensure!(field("Groups").is_empty(), "groups {}", field("Groups"));
+        // At most the group that KVM's device belongs to.
+        let device = std::path::Path::new("/dev/kvm").metadata().map_or(0, |found| found.gid()).to_string();
+        ensure!(["", &device].contains(&field("Groups").as_str()), "groups {}", field("Groups"));
         for name in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
             ensure!(field(name).chars().all(|digit| digit == '0'), "{name} {}", field(name));
         }
@@ -144,7 +143,8 @@ pub fn confinement(subject: &Subject) -> Result<()> {
                 .any(|file| target == machine.directory.join(file).display().to_string());
             let anonymous =
                 ["anon_inode:", "socket:", "pipe:", "/memfd:"].iter().any(|kind| target.starts_with(kind));
-            let device = ["/dev/null", "/dev/net/tun"].contains(&target.as_str());
+            let device = ["/dev/null", "/dev/net/tun", "/dev/kvm", "/dev/urandom"].contains(&target.as_str());
+            let own = own || target == machine.socket().with_extension("events").display().to_string();
             ensure!(own || anonymous || device, "it holds {target}");
         }
         running.vm.kill().await?;
@@ -152,9 +152,29 @@ pub fn confinement(subject: &Subject) -> Result<()> {
     })
 }
 
-const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
-
-/// For docs/drivers.md: `cargo test -p berth-hypervisor --test contract -- --nocapture`.
-fn timing(what: &str, begun: Instant) {
-    eprintln!("timing: {what}: {:.1} ms", begun.elapsed().as_secs_f64() * 1000.0);
+/// What the guest's kernel and the driver say is in one log, which a restore
+/// goes on with.
+pub fn console(subject: &Subject) -> Result<()> {
+    block_on(async {
+        let (machine, running) = Machine::running(subject).await?;
+        let guest = running.guest.as_ref().context("needs a guest")?;
+        // Level 0: printed however quiet the kernel was told to be.
+        let say = |word: &str| guest.run(&format!("sudo sh -c 'echo \"<0>berth-test {word}\" > /dev/kmsg'"));
+        say("first")?;
+        running.vm.pause().await?;
+        running.vm.save().await?;
+        running.vm.kill().await?;
+        let again = machine.start(Origin::Saved).await?;
+        again.vm.resume().await?;
+        let guest = again.guest.as_ref().context("needs a guest")?;
+        guest.run("sudo sh -c 'echo \"<0>berth-test second\" > /dev/kmsg'")?;
+        let console = machine.console();
+        let place = |word: &str| console.find(word).with_context(|| format!("no {word:?} in:\n{console}"));
+        ensure!(place("berth-test first")? < place("berth-test second")?);
+        ensure!(console.matches("berth: restored").count() == 2, "{console}");
+        again.vm.kill().await?;
+        Ok(())
+    })
 }
+
+const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";

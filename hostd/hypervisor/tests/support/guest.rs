@@ -15,8 +15,8 @@ use std::{
 };
 
 /// For a boot under emulation on a busy host.
-const BOOT: Duration = Duration::from_secs(60);
-const ANSWER: Duration = Duration::from_secs(30);
+const BOOT: Duration = Duration::from_secs(300);
+const ANSWER: Duration = Duration::from_secs(60);
 
 pub struct Guest(pub Arc<OwnedFd>);
 

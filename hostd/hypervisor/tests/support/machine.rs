@@ -1,8 +1,8 @@
 //! A machine's directory, and the promise that nothing of it stays behind.
 
-use super::{guest::Guest, net::Net};
+use super::{guest::Guest, net::Net, subject::Subject};
 use anyhow::{Context, Result, ensure};
-use berth_hypervisor::{Driver, Known, Launch, Origin, Vm, fake::Fake, qemu};
+use berth_hypervisor::{Driver, Known, Launch, Origin, Vm};
 use berth_types::{ByteSize, MachineId};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
@@ -10,37 +10,22 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 /// No user of this host.
-const UID: u32 = 765_432;
+pub const UID: u32 = 765_432;
 pub const MEMORY: u64 = 256 << 20;
 
-/// A driver under test.
-#[derive(Clone, Debug)]
-pub enum Subject {
-    Fake,
-    Qemu { image: PathBuf },
-}
-
-impl Subject {
-    pub fn driver(&self) -> Result<Arc<dyn Driver>> {
-        Ok(match self {
-            Self::Fake => Arc::new(Fake::new()),
-            Self::Qemu { .. } => Arc::new(detect()?),
-        })
-    }
-}
-
-pub fn detect() -> Result<qemu::Qemu, berth_hypervisor::Error> {
-    qemu::Qemu::detect(Path::new("qemu-system-x86_64"), Path::new("qboot.rom"), qemu::Accel::Auto)
-}
+/// For a guest that is up already and only has to go on.
+const SOON: Duration = Duration::from_secs(20);
 
 pub struct Machine {
     subject: Subject,
     pub id: MachineId,
     pub directory: PathBuf,
     pub driver: Arc<dyn Driver>,
+    pub memory: u64,
     started: Mutex<Vec<OwnedFd>>,
 }
 
@@ -52,25 +37,74 @@ pub struct Running {
 }
 
 impl Machine {
+    /// With an image's disk, ready to boot.
     pub fn new(subject: &Subject) -> Result<Self> {
+        let machine = Self::empty(subject)?;
+        match subject.image() {
+            Some(image) => machine.lay(image, &["disk"])?,
+            None => std::fs::write(machine.directory.join("disk"), "")?,
+        }
+        machine.give_away()?;
+        Ok(machine)
+    }
+
+    /// Without any file. Machines of 256 MiB, unless a case changes that.
+    pub fn empty(subject: &Subject) -> Result<Self> {
         let id = MachineId::random();
         let directory = std::env::temp_dir().join(format!("berth-contract-{id}"));
         std::fs::create_dir(&directory)?;
         let driver = subject.driver()?;
-        let machine = Self { subject: subject.clone(), id, directory, driver, started: Mutex::default() };
-        let disk = machine.directory.join("disk");
-        match subject {
-            Subject::Fake => std::fs::write(&disk, "")?,
-            Subject::Qemu { image } => {
-                let mut copy = Command::new("cp");
-                copy.args(["--reflink=auto", "--sparse=always"]).arg(image.join("disk")).arg(&disk);
-                ensure!(copy.status().context("running cp")?.success(), "the disk cannot be copied");
-            }
+        let started = Mutex::default();
+        let machine = Self { subject: subject.clone(), id, directory, driver, memory: MEMORY, started };
+        machine.give_away()?;
+        Ok(machine)
+    }
+
+    /// A machine that is up, and its guest with it. Only the first of a driver
+    /// is booted; the others go on from where that one stood.
+    pub async fn running(subject: &Subject) -> Result<(Self, Running)> {
+        let Some(template) = subject.template()? else {
+            let machine = Self::new(subject)?;
+            let running = machine.start(Origin::Boot).await?;
+            return Ok((machine, running));
+        };
+        let machine = Self::empty(subject)?;
+        let running = machine.wake(template).await?;
+        Ok((machine, running))
+    }
+
+    /// Copies what was saved somewhere, and goes on from there.
+    pub async fn wake(&self, from: &Path) -> Result<Running> {
+        self.lay(from, &["disk", "ram", "state"])?;
+        self.give_away()?;
+        let running = self.start(Origin::Saved).await?;
+        running.vm.resume().await?;
+        if let Some(guest) = &running.guest {
+            ensure!(
+                guest.answers(SOON),
+                "a restored guest does not answer; its console:\n{}",
+                self.console()
+            );
         }
-        for path in [&machine.directory, &disk] {
+        Ok(running)
+    }
+
+    /// Copies files, by reflink where the filesystem can.
+    pub fn lay(&self, from: &Path, names: &[&str]) -> Result<()> {
+        for name in names {
+            let mut copy = Command::new("cp");
+            copy.args(["--reflink=auto", "--sparse=always"]).arg(from.join(name)).arg(&self.directory);
+            ensure!(copy.status().context("running cp")?.success(), "{name} cannot be copied");
+        }
+        Ok(())
+    }
+
+    fn give_away(&self) -> Result<()> {
+        let files = ["disk", "ram", "state"].map(|name| self.directory.join(name));
+        for path in files.iter().filter(|path| path.exists()).chain([&self.directory]) {
             chown(path, Some(UID), Some(UID))?;
         }
-        Ok(machine)
+        Ok(())
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -80,19 +114,18 @@ impl Machine {
 
     /// A launch, and its network if there will be a guest to talk to.
     pub fn launch(&self, origin: Origin) -> Result<(Launch, Option<Guest>)> {
-        let (net, image) = match &self.subject {
-            Subject::Qemu { image } => (Net::new()?, image.clone()),
-            Subject::Fake => (Net::none()?, PathBuf::new()),
-        };
-        let guest = matches!(self.subject, Subject::Qemu { .. }).then(|| Guest(net.netns.clone()));
+        let image = self.subject.image();
+        let net = if image.is_some() { Net::new()? } else { Net::none()? };
+        let guest = image.is_some().then(|| Guest(net.netns.clone()));
+        let image = image.map(Path::to_owned).unwrap_or_default();
         let launch = Launch {
             id: self.id.clone(),
             directory: self.directory.clone(),
             socket: self.socket(),
             cpus: 1,
-            memory: ByteSize(MEMORY),
+            memory: ByteSize(self.memory),
             uid: UID,
-            kernel: image.join("vmlinux"),
+            kernel: self.subject.kernel().unwrap_or_else(|| image.join("vmlinux")),
             initrd: image.join("initrd"),
             netns: net.netns,
             ctl_tap: net.ctl,
@@ -135,13 +168,12 @@ impl Machine {
         std::fs::read_to_string(self.directory.join("console.log")).unwrap_or_default()
     }
 
-    /// Processes that carry this machine's id, zombies excluded.
+    /// Processes that run in this machine's directory, zombies excluded.
     pub fn processes(&self) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")? {
-            let path = entry?.path().join("cmdline");
-            let line = std::fs::read(&path).unwrap_or_default();
-            if String::from_utf8_lossy(&line).contains(self.id.as_str()) {
+            let path = entry?.path();
+            if path.join("cwd").read_link().is_ok_and(|directory| directory == self.directory) {
                 found.push(path.display().to_string());
             }
         }
@@ -155,6 +187,8 @@ impl Drop for Machine {
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
         let _ = std::fs::remove_dir_all(&self.directory);
-        let _ = std::fs::remove_file(self.socket());
+        for leftover in [self.socket(), self.socket().with_extension("events")] {
+            let _ = std::fs::remove_file(leftover);
+        }
     }
 }

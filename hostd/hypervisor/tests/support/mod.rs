@@ -3,3 +3,5 @@
 pub mod guest;
 pub mod machine;
 pub mod net;
+pub mod subject;
+pub mod template;

@@ -1,10 +1,9 @@
-//! The files of a machine's directory that this driver makes and reads.
+//! The files of a machine's directory that drivers make and read.
 //!
 //! hostd is root and the hypervisor, which owns them, is the least trusted
 //! process on the host. So nothing here follows a symbolic link in the last
 //! component, owners are set on descriptors, and every read has a limit.
 
-use super::arguments::RAM;
 use crate::Error;
 use rustix::fs::{FallocateFlags, Gid, Mode, OFlags, Uid};
 use std::{
@@ -12,6 +11,16 @@ use std::{
     io::{self, Read, Seek, SeekFrom, Write},
     path::Path,
 };
+
+pub(crate) const DISK: &str = "disk";
+pub(crate) const RAM: &str = "ram";
+/// The devices of a machine that was saved.
+pub(crate) const STATE: &str = "state";
+/// Its name until it is whole.
+pub(crate) const UNFINISHED: &str = "state.tmp";
+pub(crate) const CONSOLE: &str = "console.log";
+/// What the hypervisor itself has to say.
+pub(crate) const LOG: &str = "hypervisor.log";
 
 /// A log that has grown beyond this is cut back …
 const LOG_MAX: u64 = 1024 * 1024;
@@ -31,7 +40,7 @@ fn give(file: &File, uid: u32) -> io::Result<()> {
 
 /// New, empty RAM for a boot. Never the old file: its pages may still be a
 /// running clone's, and stale contents would only be read from disk in vain.
-pub(super) fn fresh_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Error> {
+pub(crate) fn fresh_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Error> {
     let make = || {
         let file = create(directory, RAM)?;
         file.set_len(size)?;
@@ -47,7 +56,7 @@ pub(super) fn fresh_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Err
 }
 
 /// RAM that a saved machine left: exactly as large as the machine.
-pub(super) fn saved_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Error> {
+pub(crate) fn saved_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Error> {
     let check = || {
         let file = open(&directory.join(RAM), OFlags::RDWR)?;
         if file.metadata()?.len() == size {
@@ -60,26 +69,39 @@ pub(super) fn saved_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Err
 }
 
 /// A new file, whatever was there before.
-pub(super) fn create(directory: &Path, name: &str) -> io::Result<File> {
+pub(crate) fn create(directory: &Path, name: &str) -> io::Result<File> {
     let path = directory.join(name);
     remove(&path)?;
     open(&path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
 }
 
 /// Removes what may not be there.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-pub(super) fn read(directory: &Path, name: &str) -> io::Result<File> {
+/// Removes what a process leaves: a socket, a pipe, its empty group. Nobody can
+/// do anything about one that stays; the next start finds it in its place.
+pub(crate) fn discard(path: &Path) {
+    let removed = match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => std::fs::remove_dir(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(_) => Ok(()),
+    };
+    if let Err(error) = removed {
+        tracing::debug!(%error, path = %path.display(), "a leftover stays");
+    }
+}
+
+pub(crate) fn read(directory: &Path, name: &str) -> io::Result<File> {
     open(&directory.join(name), OFlags::RDONLY)
 }
 
 /// A log that the hypervisor may append to, with a line of ours at its end.
-pub(super) fn log(directory: &Path, name: &str, uid: u32, line: &str) -> io::Result<File> {
+pub(crate) fn log(directory: &Path, name: &str, uid: u32, line: &str) -> io::Result<File> {
     let mut file = open(&directory.join(name), OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
     give(&file, uid)?;
     let gap = if file.metadata()?.len() == 0 { "" } else { "\n" };
@@ -87,8 +109,8 @@ pub(super) fn log(directory: &Path, name: &str, uid: u32, line: &str) -> io::Res
     Ok(file)
 }
 
-/// The last bytes of a log, for a person or for [`super::verdict`].
-pub(super) fn tail(directory: &Path, name: &str, limit: u64) -> String {
+/// The last bytes of a log, for a person or for [`crate::verdict`].
+pub(crate) fn tail(directory: &Path, name: &str, limit: u64) -> String {
     let read = || {
         let mut file = read(directory, name)?;
         let start = file.metadata()?.len().saturating_sub(limit);
@@ -102,7 +124,7 @@ pub(super) fn tail(directory: &Path, name: &str, limit: u64) -> String {
 
 /// Cuts the front off a log that a guest has filled. Its writer appends, so it
 /// goes on at the new end without knowing.
-pub(super) fn trim(directory: &Path, name: &str) -> io::Result<()> {
+pub(crate) fn trim(directory: &Path, name: &str) -> io::Result<()> {
     let file = open(&directory.join(name), OFlags::RDWR)?;
     let length = file.metadata()?.len();
     if length <= LOG_MAX {

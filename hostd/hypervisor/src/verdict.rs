@@ -1,30 +1,41 @@
 //! Why a machine ended, from three witnesses: the kernel (how the process
-//! went), QEMU (its last event) and the guest (its console). The guest may lie,
+//! went), the hypervisor (its last event) and the guest (its console). The guest may lie,
 //! but only about itself, and only where nobody else knows better.
 
 use crate::{Exit, process::End};
-use qapi::qmp::ShutdownCause;
+
+/// What a hypervisor said of its own accord before it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The guest switched itself off, or hostd asked for the end.
+    Shutdown,
+    /// The guest reset itself: a reboot, or a kernel that died.
+    Reset,
+    Panic,
+    /// A signal that the process took as a wish.
+    Signal,
+}
 
 /// Written to the console by the driver before each run, so that an earlier
 /// run's last words are not taken for this one's.
-pub(super) const BOOTED: &str = "berth: power on";
-pub(super) const RESTORED: &str = "berth: restored";
+pub(crate) const BOOTED: &str = "berth: power on";
+pub(crate) const RESTORED: &str = "berth: restored";
 /// Written by guest-init as its last act.
 const POWERED_OFF: &str = "berth: power off";
 const REBOOTED: &str = "berth: reboot";
 /// Written by Linux.
 const PANICKED: &str = "Kernel panic - not syncing";
 
-pub(super) fn verdict(end: End, cause: Option<ShutdownCause>, console: &str) -> Exit {
+pub(crate) fn verdict(end: End, cause: Option<Cause>, console: &str) -> Exit {
     match (end, cause) {
         (End::Signal(signal), _) => Exit::Signal(signal),
-        (_, Some(ShutdownCause::guest_shutdown | ShutdownCause::host_qmp_quit)) => Exit::Clean,
-        (_, Some(ShutdownCause::guest_panic)) => Exit::Panic,
+        (_, Some(Cause::Shutdown)) => Exit::Clean,
+        (_, Some(Cause::Panic)) => Exit::Panic,
         // A kernel that dies resets the machine too, and so does one that knows
         // no way to switch off: the console tells which it was.
-        (_, Some(ShutdownCause::guest_reset)) => last_words(console).unwrap_or(Exit::Reboot),
-        // QEMU ends in order on a TERM, but its guest did not.
-        (_, Some(ShutdownCause::host_signal)) => Exit::Signal(nix::libc::SIGTERM),
+        (_, Some(Cause::Reset)) => last_words(console).unwrap_or(Exit::Reboot),
+        // The process ended in order, but its guest did not.
+        (_, Some(Cause::Signal)) => Exit::Signal(nix::libc::SIGTERM),
         (End::Status(0), _) => last_words(console).unwrap_or(Exit::Status(0)),
         (End::Status(status), _) => Exit::Status(status),
         (End::Untold, _) => last_words(console).unwrap_or(Exit::Unknown),
@@ -54,20 +65,19 @@ mod tests {
     #[test]
     fn the_hypervisors_event_decides() {
         let ended = |cause, console| verdict(End::Status(0), Some(cause), console);
-        assert_eq!(ended(ShutdownCause::guest_shutdown, ""), Exit::Clean);
-        assert_eq!(ended(ShutdownCause::guest_shutdown, DEAD), Exit::Clean);
-        assert_eq!(ended(ShutdownCause::guest_reset, AGAIN), Exit::Reboot);
-        assert_eq!(ended(ShutdownCause::guest_reset, ""), Exit::Reboot);
-        assert_eq!(ended(ShutdownCause::guest_reset, DEAD), Exit::Panic);
-        assert_eq!(ended(ShutdownCause::guest_reset, OFF), Exit::Clean);
-        assert_eq!(ended(ShutdownCause::guest_panic, ""), Exit::Panic);
-        assert_eq!(ended(ShutdownCause::host_qmp_quit, ""), Exit::Clean);
-        assert_eq!(ended(ShutdownCause::host_signal, ""), Exit::Signal(15));
+        assert_eq!(ended(Cause::Shutdown, ""), Exit::Clean);
+        assert_eq!(ended(Cause::Shutdown, DEAD), Exit::Clean);
+        assert_eq!(ended(Cause::Reset, AGAIN), Exit::Reboot);
+        assert_eq!(ended(Cause::Reset, ""), Exit::Reboot);
+        assert_eq!(ended(Cause::Reset, DEAD), Exit::Panic);
+        assert_eq!(ended(Cause::Reset, OFF), Exit::Clean);
+        assert_eq!(ended(Cause::Panic, ""), Exit::Panic);
+        assert_eq!(ended(Cause::Signal, ""), Exit::Signal(15));
     }
 
     #[test]
     fn a_killed_process_was_killed_whatever_was_said_before() {
-        assert_eq!(verdict(End::Signal(9), Some(ShutdownCause::guest_shutdown), OFF), Exit::Signal(9));
+        assert_eq!(verdict(End::Signal(9), Some(Cause::Shutdown), OFF), Exit::Signal(9));
         assert_eq!(verdict(End::Signal(31), None, ""), Exit::Signal(31));
     }
 
@@ -89,7 +99,7 @@ mod tests {
     fn earlier_runs_do_not_count() {
         let again = format!("{DEAD}\n{OFF}berth: power on\nhello\n");
         assert_eq!(verdict(End::Untold, None, &again), Exit::Unknown);
-        assert_eq!(verdict(End::Status(0), Some(ShutdownCause::guest_reset), &again), Exit::Reboot);
+        assert_eq!(verdict(End::Status(0), Some(Cause::Reset), &again), Exit::Reboot);
         let restored = format!("{DEAD}\nberth: restored\nhello\n");
         assert_eq!(verdict(End::Untold, None, &restored), Exit::Unknown);
     }

@@ -1,6 +1,6 @@
-//! The sending half of a control connection: bytes, and now and then a
-//! descriptor beside them. QEMU may open nothing that its user may not, so the
-//! file for device state is opened by hostd and handed over.
+//! The sending half of a control connection: bytes, and now and then
+//! descriptors beside them. A hypervisor may open nothing that its user may
+//! not, so files and taps are opened by hostd and handed over.
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use std::{
@@ -15,24 +15,24 @@ use tokio::{
     net::unix::OwnedWriteHalf,
 };
 
-/// Takes the descriptor that leaves with the next bytes written.
+/// Takes the descriptors that leave with the next bytes written.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Luggage(Arc<Mutex<Option<OwnedFd>>>);
+pub(crate) struct Luggage(Arc<Mutex<Vec<OwnedFd>>>);
 
 impl Luggage {
-    pub(super) fn put(&self, fd: OwnedFd) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(fd);
+    pub(crate) fn put(&self, fd: OwnedFd) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(fd);
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     half: OwnedWriteHalf,
     luggage: Luggage,
 }
 
 impl Writer {
-    pub(super) fn new(half: OwnedWriteHalf, luggage: Luggage) -> Self {
+    pub(crate) fn new(half: OwnedWriteHalf, luggage: Luggage) -> Self {
         Self { half, luggage }
     }
 }
@@ -41,15 +41,15 @@ impl AsyncWrite for Writer {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let mut luggage = this.luggage.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(fd) = luggage.as_ref().map(AsRawFd::as_raw_fd) else {
+        if luggage.is_empty() {
             drop(luggage);
             return Pin::new(&mut this.half).poll_write(cx, bytes);
-        };
+        }
+        let rights: Vec<_> = luggage.iter().map(AsRawFd::as_raw_fd).collect();
         let stream: &tokio::net::UnixStream = this.half.as_ref();
         loop {
             ready!(stream.poll_write_ready(cx))?;
             let sent = stream.try_io(Interest::WRITABLE, || {
-                let rights = [fd];
                 let message = [ControlMessage::ScmRights(&rights)];
                 let bytes = [IoSlice::new(bytes)];
                 let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
@@ -58,7 +58,7 @@ impl AsyncWrite for Writer {
             match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => {
-                    *luggage = None;
+                    luggage.clear();
                     return Poll::Ready(sent);
                 }
             }
