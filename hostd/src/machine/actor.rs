@@ -294,7 +294,7 @@ impl Actor {
 /// The guest's own name follows a rename; if it cannot now, the next start does it.
 async fn tell_name(link: &Link, machine: &Machine) {
     let limit = Duration::from_secs(3);
-    let told = timeout(limit, Control::when_repaired(link, machine, limit));
+    let told = timeout(limit, Control::when_repaired(link, machine, None, limit));
     if !matches!(told.await, Ok(Ok(_))) {
         tracing::warn!(name = %machine.name, "a guest was not told its new name");
     }

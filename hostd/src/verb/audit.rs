@@ -62,6 +62,9 @@ pub fn deed(request: &Request) -> Option<Deed> {
         Request::KeyList => plain("key ls"),
         Request::KeyRemove { fingerprint } => with("key rm", None, fingerprint.clone()),
         Request::Whoami => plain("whoami"),
+        Request::UpgradeCheck { driver, version } => {
+            with("upgrade-check", None, format!("{driver} {version}"))
+        }
         Request::SecretSet { name, binding, machine, .. } => {
             with("secret set", machine.as_ref(), format!("{name} to {}", words(binding.to())))
         }
