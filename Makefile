@@ -11,7 +11,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 STATIC := x86_64-unknown-linux-gnu
 RELEASED := berth berth-hostd berth-gateway berth-bridge
 
-.PHONY: help run up down setup setup-test build image lint unit e2e test bench
+.PHONY: help run up down setup setup-test build image lint unit e2e test fuzz bench
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,11 @@ e2e: setup-test image ## Real machines through the real ssh
 	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo test -p berth-tests
 
 test: setup-test lint unit e2e ## Everything that has to pass
+
+# Also a part of `unit`, for a second each unless BERTH_FUZZ_SECONDS says otherwise.
+FUZZ ?= 600
+fuzz: setup ## Mutate what guests and servers send, FUZZ=SECONDS each
+	BERTH_FUZZ_SECONDS=$(FUZZ) cargo test -p berth-egress --lib fuzz_ -- --nocapture
 
 bench: setup-test image ## Measure against OpenSSH's sshd; writes docs/benchmarks.md
 	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo run --release -p berth-tests --bin bench

@@ -2,15 +2,17 @@
 
 use anyhow::{Context, bail};
 use berth_config::LogFormat;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{io::IsTerminal, path::PathBuf};
 
 fn main() -> anyhow::Result<()> {
     // 1. Nobody looks into this process, and no core of it is ever written: it
     //    holds secrets.
     nix::sys::prctl::set_dumpable(false).context("cannot keep others out of this process")?;
-    let none = 0;
-    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, none, none)
-        .context("cannot forbid core dumps")?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0).context("cannot forbid core dumps")?;
+    //    A machine costs a dozen descriptors.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("cannot read the limit of descriptors")?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).context("cannot raise the limit of descriptors")?;
     let master = berth_hostd::MasterKey::take_given().map_err(|error| anyhow::anyhow!(error.chain()))?;
     // 2. The configuration, then the log that it asks for.
     let path = config_path()?;

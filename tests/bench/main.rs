@@ -17,6 +17,7 @@
 
 mod asleep;
 mod bare;
+mod egress;
 mod measure;
 mod memory;
 mod report;
@@ -51,6 +52,9 @@ fn main() -> Result<()> {
     servers.stop()?;
     if wanted("rest") {
         rest::measure(&scratch, &mut report)?;
+    }
+    if wanted("egress") {
+        egress::measure(&mut report)?;
     }
     if wanted("idle") {
         asleep::idle(&scratch, &mut report)?;

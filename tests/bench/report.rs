@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use berth_tests::Run;
+use serde::Deserialize;
 use std::{fmt::Write as _, fs};
 
 /// One figure per server: sshd, the gateway alone, a machine.
@@ -16,12 +17,24 @@ impl Row {
     }
 }
 
+/// One figure without the egress bridge, with it, and with mitmproxy where it
+/// is installed.
+#[derive(Deserialize)]
+pub struct Egress {
+    what: String,
+    unit: String,
+    direct: f64,
+    bridge: f64,
+    mitmproxy: Option<f64>,
+}
+
 pub struct Report {
     facts: Vec<(&'static str, String)>,
     times: Vec<Row>,
     rates: Vec<Row>,
     memory: Vec<(&'static str, f64, f64)>,
     rest: Vec<(&'static str, [f64; 3])>,
+    egress: Vec<Egress>,
     notes: Vec<String>,
 }
 
@@ -49,6 +62,7 @@ impl Report {
             rates: Vec::new(),
             memory: Vec::new(),
             rest: Vec::new(),
+            egress: Vec::new(),
             notes: Vec::new(),
         })
     }
@@ -67,6 +81,10 @@ impl Report {
 
     pub fn rest(&mut self, what: &'static str, figures: [f64; 3]) {
         self.rest.push((what, figures));
+    }
+
+    pub fn egress(&mut self, row: Egress) {
+        self.egress.push(row);
     }
 
     pub fn note(&mut self, note: String) {
@@ -101,11 +119,32 @@ impl Report {
             let _ =
                 writeln!(text, "| {what} | {small:.0} | {middle:.0} | {large:.0} | {:.2} |", large / small);
         }
+        egress(&mut text, &self.egress);
         text.push('\n');
         for note in &self.notes {
             let _ = writeln!(text, "- {note}");
         }
         text
+    }
+}
+
+fn egress(text: &mut String, rows: &[Egress]) {
+    text.push_str(
+        "\n## Egress: the same client and server, directly and by the bridge, all on this host's cores\n\n\
+         | | unit | direct | bridge | mitmproxy | bridge / direct | bridge / mitmproxy |\n\
+         |---|---|---:|---:|---:|---:|---:|\n",
+    );
+    let ratio =
+        |over: f64, under: f64| if under > 0.0 { format!("{:.2}", over / under) } else { String::new() };
+    for Egress { what, unit, direct, bridge, mitmproxy } in rows {
+        let other = mitmproxy.map(|figure| format!("{figure:.0}")).unwrap_or_default();
+        let against = ratio(*bridge, mitmproxy.unwrap_or_default());
+        let direct_shown = if *direct > 0.0 { format!("{direct:.0}") } else { String::new() };
+        let _ = writeln!(
+            text,
+            "| {what} | {unit} | {direct_shown} | {bridge:.0} | {other} | {} | {against} |",
+            ratio(*bridge, *direct)
+        );
     }
 }
 

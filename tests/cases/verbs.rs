@@ -5,9 +5,9 @@ use crate::{
     context::{Case, Context},
 };
 use anyhow::{Context as _, Result, ensure};
-use berth_tests::{Account, Output, replay};
+use berth_tests::{Account, Output, Run, replay};
 use serde_json::Value;
-use std::fs;
+use std::{fs, path::Path};
 
 pub const CASES: &[Case] = cases![
     Service:
@@ -188,6 +188,7 @@ fn every_line_of_help_can_be_pasted(context: &Context) -> Result<()> {
     let account = context.account()?;
     let directory = context.scratch().directory("help")?;
     fs::create_dir_all(directory.join("src"))?;
+    values(&directory)?;
     for name in ["main", "dev", "try-1", "try-2"] {
         account.verb(&format!("new {name} --memory 256M"))?.ok()?;
     }
@@ -219,6 +220,24 @@ fn every_line_of_help_can_be_pasted(context: &Context) -> Result<()> {
         ensure!([0, 3, 5].contains(&out.status), "{line}: {}", out.report());
     }
     Ok(())
+}
+
+/// What the examples of `secret` read.
+fn values(directory: &Path) -> Result<()> {
+    for name in ["key.txt", "token.txt"] {
+        fs::write(directory.join(name), "sk-0123456789\n")?;
+    }
+    let certificate =
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=dev -keyout key.pem";
+    Run::new("openssl").args(certificate.split(' ')).args(["-out", "cert.pem"]).directory(directory).ok()?;
+    let both = [fs::read(directory.join("cert.pem"))?, fs::read(directory.join("key.pem"))?].concat();
+    fs::write(directory.join("cert-and-key.pem"), both)?;
+    Run::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-f", "id_ed25519"])
+        .directory(directory)
+        .ok()?;
+    let public = fs::read_to_string(directory.join("id_ed25519.pub"))?;
+    Ok(fs::write(directory.join("known_host"), format!("git.example.com {public}"))?)
 }
 
 /// The indented lines that start with a client.

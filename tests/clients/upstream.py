@@ -61,6 +61,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(200, self.headers.get("Authorization", "nothing"))
         if path == "/whole":
             return self.answer(200, os.urandom(8 << 20))
+        if path == "/late":
+            open(os.path.join(directory, "asked"), "w").close()
+            while not os.path.exists(os.path.join(directory, "go")):
+                time.sleep(0.05)
+            return self.answer(200, "late\n")
         if path == "/certificate":
             subject = self.connection.getpeercert()["subject"]
             return self.answer(200, dict(pair[0] for pair in subject)["commonName"])

@@ -22,8 +22,7 @@ pub const HELP: Help = Help {
         "{ssh} {host} secret set git --to git.example.com --basic me < token.txt",
         "{ssh} {host} secret set corp --to grpc.corp.example:8443 --client-cert < cert-and-key.pem",
         "{ssh} {host} secret set STRIPE_KEY --to api.stripe.com --placeholder < key.txt",
-        "{ssh} {host} secret set deploy --to git.example.com --ssh --known-host \
-         'git.example.com ssh-ed25519 AAAA…' < id_ed25519",
+        "{ssh} {host} secret set deploy --to git.example.com --ssh --known-host \"$(cat known_host)\" < id_ed25519",
         "{ssh} {host} secret ls",
         "{ssh} {host} secret rm openai",
     ],
@@ -31,7 +30,7 @@ pub const HELP: Help = Help {
             to those hosts, over TLS only; in the machine it is nowhere.\n\
             FORM is one or more --header 'NAME: text with {}', --basic USER or --placeholder, which\n\
             puts NAME=berth_secret_… into machines' environment, to be used in its place; or one\n\
-            of --client-cert and --ssh [--user USER] --known-host LINE.\n\
+            of --client-cert and --ssh [--user USER] --known-host LINE, a line of ssh's known_hosts.\n\
             It is for all your machines; with --machine NAME for that one and its forks.\n\
             Set it again to replace the value: the next request has the new one.",
 };

@@ -37,11 +37,12 @@ const TRUST: [(&str, &str); 6] = [
     ("AWS_CA_BUNDLE", BUNDLE),
 ];
 
-/// For every command that is started from now on.
 #[derive(Debug, Default)]
 pub struct Equipment {
+    /// For every command that is started from now on.
     variables: RwLock<Vec<(String, String)>>,
-    /// Whom it trusts already: a resume finds nothing changed and looks at no file.
+    /// Whom the files make programs trust already. In memory, so that a resume
+    /// reads none of them.
     trusted: Mutex<Option<(String, String)>>,
 }
 
@@ -52,11 +53,12 @@ impl Equipment {
 
     pub fn take(&self, equip: Equip) {
         let mut trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = (equip.authority.clone(), equip.roots.clone());
+        let wanted = (equip.authority, equip.roots);
         if trusted.as_ref() != Some(&wanted) {
+            let written = trust(&wanted.0, &wanted.1);
+            *trusted = written.is_ok().then_some(wanted);
             // A disk that is full is no reason not to run.
-            report(trust(&equip));
-            *trusted = Some(wanted);
+            report(written);
         }
         let trust = TRUST.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let variables = equip.environment.into_iter().chain(trust).collect();
@@ -64,15 +66,15 @@ impl Equipment {
     }
 }
 
-fn trust(equip: &Equip) -> Result<()> {
+fn trust(authority: &str, roots: &str) -> Result<()> {
     for path in [AUTHORITY, LOCAL, BUNDLE] {
         if let Some(parent) = Path::new(path).parent() {
             fs::create_dir_all(parent).during("make", parent.display())?;
         }
     }
-    let extra = format!("{}\n{}", equip.authority.trim_end(), equip.roots);
-    write_changed(AUTHORITY, &equip.authority)?;
-    write_changed(LOCAL, &equip.authority)?;
+    let extra = format!("{}\n{roots}", authority.trim_end());
+    write_changed(AUTHORITY, authority)?;
+    write_changed(LOCAL, authority)?;
     write_changed(EXTRA, &extra)?;
     let bundle = match fs::read_to_string(BUNDLE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

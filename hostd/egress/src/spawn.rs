@@ -1,9 +1,6 @@
 //! Starting the bridge with nothing that it does not need.
 
-use nix::{
-    sys::resource::{Resource, setrlimit},
-    unistd::{Gid, Uid, setgid, setgroups, setuid},
-};
+use nix::sys::resource::{Resource, setrlimit};
 use std::{
     io,
     os::{fd::OwnedFd, unix::process::CommandExt},
@@ -12,7 +9,9 @@ use std::{
 };
 use tokio::{net::UnixStream, process::Child};
 
-/// How the bridge is started. Its control socket is its standard input.
+/// How the bridge is started. Its control socket is its standard input, and it
+/// leaves root by itself before it reads anything: whom it becomes need not be
+/// able to reach the program's file.
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub program: PathBuf,
@@ -30,6 +29,7 @@ impl Launch {
         }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         let mut command = Command::new(&self.program);
+        command.arg(self.uid.to_string()).arg(self.gid.to_string());
         command.env_clear().current_dir("/").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         for variable in ["RUST_LOG", "RUST_BACKTRACE"] {
             if let Some(value) = std::env::var_os(variable) {
@@ -44,14 +44,10 @@ impl Launch {
 
     #[allow(unsafe_code)]
     fn confine(&self, command: &mut Command) {
-        let (uid, gid, descriptors) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid), self.descriptors);
+        let descriptors = self.descriptors;
         let confine = move || {
             setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
             setrlimit(Resource::RLIMIT_NOFILE, descriptors, descriptors)?;
-            setgroups(&[])?;
-            setgid(gid)?;
-            // Leaving uid 0 for good drops every capability.
-            setuid(uid)?;
             nix::sys::prctl::set_no_new_privs()?;
             Ok(())
         };

@@ -54,8 +54,16 @@ impl Links {
         self.linked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// One that is served on this network already, because it slept with open
+    /// connections, keeps them.
     pub fn link(&self, machine: &Machine, network: &Network, terms: impl FnOnce() -> Terms) {
         let Some(doors) = &network.doors else { return };
+        let mut all = self.linked();
+        if all.get(&machine.id).is_some_and(|linked| linked.network == network.name) {
+            let (unheeded, _) = oneshot::channel();
+            let _ = self.orders.send(Order::Update(machine.id.clone(), Box::new(terms()), unheeded));
+            return;
+        }
         let doors = match share(doors) {
             Ok(doors) => doors,
             Err(error) => {
@@ -64,7 +72,6 @@ impl Links {
             }
         };
         let (network, name) = (network.name.clone(), machine.name.clone());
-        let mut all = self.linked();
         all.insert(machine.id.clone(), Linked { network, name, moved: 0, turn: Arc::default() });
         let link = Link { machine: machine.id.clone(), gateway: ETH_HOST_ADDRESS.into(), terms: terms() };
         let _ = self.orders.send(Order::Link(Box::new(link), doors));

@@ -2,7 +2,9 @@
 //!
 //! Connections into a guest outlive its sleep, for both ends keep their state.
 //! When one of them sends, the packet waits in the tap's queue for the guest to
-//! come back, and a packet socket that merely looks on rings the alarm.
+//! come back, and packet sockets that merely look on ring the alarm: one on the
+//! host's link for sessions, one on the user's for what the machine itself has
+//! asked the world and waits for.
 
 use super::sockets::Sockets;
 use std::{
@@ -13,33 +15,43 @@ use std::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 #[derive(Debug)]
-pub struct Alarm(AsyncFd<OwnedFd>);
+pub struct Alarm {
+    ctl: AsyncFd<OwnedFd>,
+    eth: AsyncFd<OwnedFd>,
+}
 
 impl Alarm {
     #[allow(unsafe_code)]
     pub async fn set(sockets: &Sockets, netns: Arc<OwnedFd>) -> io::Result<Self> {
-        let socket = sockets.onlooker(netns).await?;
-        // SAFETY: the AsyncFd owns the socket, which nobody else can close.
-        Ok(Self(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? }))
+        let (ctl, eth) = sockets.onlookers(netns).await?;
+        // SAFETY: each AsyncFd owns its socket, which nobody else can close.
+        let register = |socket| unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
+        Ok(Self { ctl: register(ctl)?, eth: register(eth)? })
     }
 
     /// Returns when something that a guest has to answer was sent.
     pub async fn rings(&self) -> io::Result<()> {
-        loop {
-            let mut packet = [0u8; 128];
-            let length = self
-                .0
-                .async_io(Interest::READABLE, |socket| {
-                    Ok(nix::sys::socket::recv(
-                        socket.as_raw_fd(),
-                        &mut packet,
-                        nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_TRUNC,
-                    )?)
-                })
-                .await?;
-            if calls(&packet, length) {
-                return Ok(());
-            }
+        tokio::select! {
+            rung = called(&self.ctl) => rung,
+            rung = called(&self.eth) => rung,
+        }
+    }
+}
+
+async fn called(onlooker: &AsyncFd<OwnedFd>) -> io::Result<()> {
+    loop {
+        let mut packet = [0u8; 128];
+        let length = onlooker
+            .async_io(Interest::READABLE, |socket| {
+                Ok(nix::sys::socket::recv(
+                    socket.as_raw_fd(),
+                    &mut packet,
+                    nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_TRUNC,
+                )?)
+            })
+            .await?;
+        if calls(&packet, length) {
+            return Ok(());
         }
     }
 }

@@ -2,17 +2,22 @@
 
 use crate::{
     error::{FileContext, IoContext, Result},
-    net::{Link, Network, Networks, Taps, namespace, sockets::Sockets},
+    net::{Doors, Link, Network, Networks, Taps, namespace, sockets::Sockets},
     storage::blocking,
 };
 use berth_types::MachineId;
 use std::{
     collections::VecDeque,
+    io,
     os::fd::OwnedFd,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
+
+const LETS_GO: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
 pub struct KernelNetworks(Arc<Inner>);
@@ -73,6 +78,24 @@ impl KernelNetworks {
         Ok(network)
     }
 
+    /// Those of a network that was somebody else's. A dead hostd's bridge may take
+    /// a moment to let go of them. A machine without is still a machine.
+    async fn doors(&self, network: &Network) -> Option<Doors> {
+        let deadline = Instant::now() + LETS_GO;
+        loop {
+            match self.0.sockets.doors(network.netns.clone()).await {
+                Ok(doors) => return Some(doors),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(error) => {
+                    tracing::error!(network = network.name, %error, "cannot serve a network: its machine reaches nothing");
+                    return None;
+                }
+            }
+        }
+    }
+
     fn network(&self, name: String, netns: OwnedFd) -> Network {
         let netns = Arc::new(netns);
         let link = Link::Namespace { netns: netns.clone(), sockets: self.0.sockets.clone() };
@@ -96,8 +119,7 @@ impl Networks for KernelNetworks {
         let Ok(name) = name.parse::<MachineId>() else { return Ok(None) };
         let Some(netns) = namespace::find(&self.0.directory.join(name.as_str()))? else { return Ok(None) };
         let mut network = self.network(name.to_string(), netns);
-        let doors = self.0.sockets.doors(network.netns.clone()).await.during("guard a network")?;
-        network.doors = Some(Arc::new(doors));
+        network.doors = self.doors(&network).await.map(Arc::new);
         Ok(Some(network))
     }
 

@@ -85,6 +85,11 @@ pub fn taps() -> io::Result<Taps> {
     Ok(Taps { ctl: tap::open(CTL.name)?, eth: tap::open(ETH.name)? })
 }
 
+/// Looks on at both, likewise.
+pub fn onlookers() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok((tap::onlooker(CTL.name)?, tap::onlooker(ETH.name)?))
+}
+
 async fn configure() -> Result<()> {
     let (connection, handle, _) = rtnetlink::new_connection().during("open netlink")?;
     let driver = tokio::spawn(connection);

@@ -83,23 +83,23 @@ pub fn set() -> io::Result<()> {
     let udp = || eth().protocol(libc::IPPROTO_UDP);
     let icmp = || eth().protocol(libc::IPPROTO_ICMP);
     for rule in [
-        tcp().to_port(443).redirect(TLS_PORT),
-        tcp().to_port(80).redirect(HTTP_PORT),
-        tcp().to_port(53).redirect(DNS_PORT),
-        udp().to_port(53).redirect(DNS_PORT),
+        tcp().port(443).redirect(TLS_PORT),
+        tcp().port(80).redirect(HTTP_PORT),
+        tcp().port(53).redirect(DNS_PORT),
+        udp().port(53).redirect(DNS_PORT),
         tcp().redirect(OTHER_PORT),
     ] {
         batch.rule(REDIRECT, rule);
     }
     for rule in [
         eth().redirected().accept(),
-        icmp().to_address(guest::ETH_HOST_ADDRESS).icmp(ECHO).accept(),
+        icmp().destination(guest::ETH_HOST_ADDRESS).icmp(ECHO).accept(),
         udp().reject(PORT_UNREACHABLE),
         eth().reject(PROHIBITED),
         Rule::from_link("ctl0")
             .protocol(libc::IPPROTO_TCP)
-            .to_address(guest::HOST_ADDRESS)
-            .from_port(guest::PORT)
+            .destination(guest::HOST_ADDRESS)
+            .source_port(guest::PORT)
             .accept(),
         Rule::from_link("ctl0").drop(),
     ] {

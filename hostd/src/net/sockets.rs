@@ -42,9 +42,10 @@ impl Sockets {
         .await
     }
 
-    /// A socket that sees every IP packet on the ctl link, without taking any.
-    pub async fn onlooker(&self, netns: Arc<OwnedFd>) -> io::Result<OwnedFd> {
-        self.inside(netns, super::tap::onlooker).await
+    /// Sockets that see every IP packet on the ctl link and on the user's,
+    /// without taking any.
+    pub async fn onlookers(&self, netns: Arc<OwnedFd>) -> io::Result<(OwnedFd, OwnedFd)> {
+        self.inside(netns, namespace::onlookers).await
     }
 
     /// Both taps of that namespace.

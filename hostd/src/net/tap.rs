@@ -36,13 +36,13 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// A packet socket on the ctl tap: it looks on, in both directions.
+/// A packet socket on a tap: it looks on, in both directions.
 #[allow(unsafe_code)]
-pub fn onlooker() -> io::Result<OwnedFd> {
+pub fn onlooker(name: &str) -> io::Result<OwnedFd> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, SockProtocol::EthAll)?;
-    let index = nix::net::if_::if_nametoindex("ctl0")?;
+    let index = nix::net::if_::if_nametoindex(name)?;
     // SAFETY: an all-zero sockaddr_ll is valid; it is plain data.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;

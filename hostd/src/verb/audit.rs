@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use crate::{error::Error, host::Host, storage::blocking};
-use berth_api::{EgressTarget, Reply, Request};
+use berth_api::{EgressChange, EgressTarget, Reply, Request};
 use berth_egress::audit::{Query, query};
 use berth_types::{AuditEvent, Code, MachineName, Refusal, Span, UserId};
 use jiff::Timestamp;
@@ -71,7 +71,7 @@ pub fn deed(request: &Request) -> Option<Deed> {
         Request::SecretList => plain("secret ls"),
         Request::SecretRemove { name } => with("secret rm", None, name.to_string()),
         Request::Egress { target, change } => {
-            let change = change.as_ref().map(|change| format!("{change:?}")).unwrap_or_default();
+            let change = change.as_ref().map(change_words).unwrap_or_default();
             match target {
                 EgressTarget::Machine(name) => with("egress", Some(name), change),
                 EgressTarget::All => with("egress --all", None, change),
@@ -85,6 +85,18 @@ pub fn deed(request: &Request) -> Option<Deed> {
         Request::UserList => plain("user ls"),
         Request::UserRemove { user } => with("user rm", None, user.to_string()),
         Request::Shutdown => plain("shutdown"),
+    }
+}
+
+/// As it was typed.
+fn change_words(change: &EgressChange) -> String {
+    match change {
+        EgressChange::Mode(mode) => mode.to_string(),
+        EgressChange::Allow(hosts) => format!("allow {}", words(hosts)),
+        EgressChange::Deny(hosts) => format!("deny {}", words(hosts)),
+        EgressChange::Passthrough(hosts) => format!("passthrough {}", words(hosts)),
+        EgressChange::Forget(hosts) => format!("forget {}", words(hosts)),
+        EgressChange::Default => "default".to_owned(),
     }
 }
 
@@ -129,6 +141,7 @@ pub async fn read(
     let most = most.min(MOST) as usize;
     let wanted = Query { user: user.cloned(), machine, since, egress, most };
     let directory = host.audit_directory();
+    host.audit.written().await;
     let entries = blocking(move || query(&directory, &wanted).map_err(Error::from)).await?;
     Ok(Reply::Audit(entries))
 }

@@ -7,6 +7,7 @@ pub mod attacks;
 pub mod bridge;
 pub mod nowhere;
 pub mod policies;
+pub mod rest;
 pub mod secrets;
 
 use crate::verbs::json;

@@ -27,8 +27,8 @@ fn a_value_in_use_is_nowhere(context: &Context) -> Result<()> {
     let using = "while :; do curl -sS -o out https://nowhere.upstream.example/nowhere && cat out >> welcomes; \
                  curl -sS https://nowhere.upstream.example/echo >> echoes; sleep 0.05; done";
     user.exec(&format!("nohup sh -c '{using}' > /dev/null 2>&1 < /dev/null &"))?;
-    eventually("the machine to use it again and again", Duration::from_secs(60), || {
-        Ok(user.line("cat welcomes 2>/dev/null | wc -l")?.parse::<u32>()? >= 5)
+    eventually("the machine to use it again and again", Duration::from_secs(120), || {
+        Ok(user.line("cat welcomes 2>/dev/null | wc -l")?.parse::<u32>()? >= 3)
     })?;
     // 1. In the machine: environment, processes, and whatever it wrote down.
     let seen = user.line(

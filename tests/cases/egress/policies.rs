@@ -10,8 +10,13 @@ use berth_tests::Remote;
 use std::{fs, time::Duration};
 
 pub const CASES: &[Case] = crate::cases! {
-    Service: rules_count_at_once, the_record_is_whole_and_tells_on_whoever_changes_it;
+    Service: what_people_read_of_it, rules_count_at_once, the_record_is_whole_and_tells_on_whoever_changes_it;
 };
+
+fn what_people_read_of_it(context: &Context) -> Result<()> {
+    let account = context.egress()?.service.account(context.scratch())?;
+    berth_tests::replay(&account, include_str!("../../transcripts/egress.txt"))
+}
 
 fn reaches(remote: &Remote, url: &str) -> Result<bool> {
     let output = curl(remote, &format!("-o /dev/null -w '%{{http_code}}' {url}"))?;

@@ -100,6 +100,11 @@ impl Log {
             return Ok(());
         }
         let oldest = files::list(&self.directory)?.first().copied().unwrap_or(self.number);
+        self.sign(oldest)
+    }
+
+    /// `oldest` is the first file that is still there from now on.
+    fn sign(&mut self, oldest: u64) -> Result<(), AuditError> {
         let event = chain::checkpoint(&self.key, self.seq, &self.prev, oldest);
         self.write(Timestamp::now(), event)?;
         self.unsigned = 0;
@@ -127,15 +132,16 @@ impl Log {
         Ok(())
     }
 
-    /// The next file. The last one ends signed.
+    /// The next file. The last one ends signed, and says which may go: a crash
+    /// before they are gone leaves more than there need be, never less.
     fn rotate(&mut self) -> Result<(), AuditError> {
-        self.checkpoint()?;
+        let numbers = files::list(&self.directory)?;
+        let surplus = (numbers.len() + 1).saturating_sub(self.rotation.keep.max(2));
+        self.sign(numbers.get(surplus).copied().unwrap_or(self.number))?;
         let path = files::path(&self.directory, self.number + 1);
         self.file =
             OpenOptions::new().create(true).append(true).mode(0o600).open(&path).file("open", &path)?;
         (self.number, self.length) = (self.number + 1, 0);
-        let numbers = files::list(&self.directory)?;
-        let surplus = numbers.len().saturating_sub(self.rotation.keep.max(1));
         for number in numbers.iter().take(surplus) {
             let old = files::path(&self.directory, *number);
             fs::remove_file(&old).file("remove", &old)?;

@@ -21,7 +21,9 @@ pub struct Recorder(mpsc::Sender<Item>);
 #[derive(Debug)]
 enum Item {
     Event(Timestamp, AuditEvent),
-    /// Answered when everything before is signed and synced.
+    /// Answered when everything before is in the files.
+    Written(oneshot::Sender<()>),
+    /// The same, signed and synced.
     Settle(oneshot::Sender<()>),
 }
 
@@ -41,11 +43,20 @@ impl Recorder {
         let _ = self.0.send(Item::Event(time, event)).await;
     }
 
+    /// Returns when everything recorded so far can be read.
+    pub async fn written(&self) {
+        self.wait(Item::Written).await;
+    }
+
     /// Returns when everything recorded so far is in the files, signed.
     pub async fn settle(&self) {
-        let (done, settled) = oneshot::channel();
-        if self.0.send(Item::Settle(done)).await.is_ok() {
-            let _ = settled.await;
+        self.wait(Item::Settle).await;
+    }
+
+    async fn wait(&self, item: fn(oneshot::Sender<()>) -> Item) {
+        let (done, waiting) = oneshot::channel();
+        if self.0.send(item(done)).await.is_ok() {
+            let _ = waiting.await;
         }
     }
 }
@@ -83,6 +94,9 @@ fn take(log: &mut Log, items: Vec<Item>, quiet: bool) {
     for item in items {
         match item {
             Item::Event(time, event) => report(log.append(time, event)),
+            Item::Written(done) => {
+                let _ = done.send(());
+            }
             Item::Settle(done) => {
                 report(log.checkpoint());
                 let _ = done.send(());

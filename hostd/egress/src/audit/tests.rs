@@ -140,11 +140,11 @@ fn an_old_file_that_was_not_due_to_go_is_missed() {
 
 #[test]
 fn a_torn_line_is_taken_away_and_recorded() {
-    let scratch = Scratch::new();
-    write(&mut scratch.open(1 << 20, 3), 5);
-    let path = scratch.files()[0].clone();
-    let whole = fs::read(&path).unwrap();
     for cut in [1, 20, 60] {
+        let scratch = Scratch::new();
+        write(&mut scratch.open(1 << 20, 3), 5);
+        let path = scratch.files()[0].clone();
+        let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() - cut]).unwrap();
         let report = scratch.verify();
         assert_eq!((report.problems.len(), report.torn_bytes > 0), (0, true), "{cut}");

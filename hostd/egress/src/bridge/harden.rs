@@ -1,14 +1,22 @@
 //! What the process gives up before it reads anything.
 
-use nix::unistd::{getegid, geteuid};
+use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use std::io;
 
-pub fn harden() -> io::Result<()> {
-    if geteuid().is_root() || getegid().as_raw() == 0 {
-        return Err(io::Error::other("the bridge must not run as root: hostd starts it as another user"));
+/// Becomes this user, for good.
+pub fn harden(uid: u32, gid: u32) -> io::Result<()> {
+    if uid == 0 || gid == 0 {
+        return Err(io::Error::other("the bridge must not run as root: name another user"));
     }
+    setgroups(&[])?;
+    setgid(Gid::from_raw(gid))?;
+    // Leaving uid 0 for good drops every capability.
+    setuid(Uid::from_raw(uid))?;
+    if setuid(Uid::from_raw(0)).is_ok() {
+        return Err(io::Error::other("root was not left"));
+    }
+    nix::sys::prctl::set_no_new_privs()?;
     // No core dumps, no ptrace and no /proc/PID/mem, even for the same user.
     nix::sys::prctl::set_dumpable(false)?;
-    nix::sys::prctl::set_no_new_privs()?;
     Ok(())
 }

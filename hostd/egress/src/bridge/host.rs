@@ -18,6 +18,8 @@ use std::{
 pub struct Host {
     shared: RwLock<Arc<Shared>>,
     pub reporter: Reporter,
+    /// Connections of all machines.
+    pub connections: Arc<AtomicUsize>,
     machines: AtomicUsize,
     descriptors: usize,
 }
@@ -69,7 +71,13 @@ impl Host {
     pub fn new(shared: Shared, reporter: Reporter) -> Self {
         let descriptors = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
             .map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
-        Self { shared: RwLock::new(Arc::new(shared)), reporter, machines: AtomicUsize::new(0), descriptors }
+        Self {
+            shared: RwLock::new(Arc::new(shared)),
+            reporter,
+            connections: Arc::default(),
+            machines: AtomicUsize::new(0),
+            descriptors,
+        }
     }
 
     pub fn shared(&self) -> Arc<Shared> {
@@ -84,10 +92,16 @@ impl Host {
         self.machines.store(count, Ordering::Relaxed);
     }
 
-    /// A machine's part of the descriptors, if all want theirs: a connection
-    /// takes two and, while it moves bytes, some of the pipes.
-    pub fn fair_share(&self) -> usize {
+    /// How many connections one machine may have now: as many as its limit
+    /// says while there is room, its part of what there is when it gets tight.
+    pub fn room(&self) -> usize {
+        let limit = self.shared().limits.connections as usize;
+        // Two sockets and, while bytes move both ways, two pipes.
+        let capacity = self.descriptors.saturating_sub(256) / 6;
+        if self.connections.load(Ordering::Relaxed) < capacity / 4 * 3 {
+            return limit;
+        }
         let machines = self.machines.load(Ordering::Relaxed).max(1);
-        (self.descriptors.saturating_sub(256) / 3 / machines).max(16)
+        limit.min((capacity / machines).max(16))
     }
 }

@@ -58,7 +58,7 @@ async fn accept(machine: Arc<Machine>, listener: TcpListener, kind: Kind) {
             }
         };
         let limits = machine.host.shared().limits;
-        let most = (limits.connections as usize).min(machine.host.fair_share());
+        let most = machine.host.room();
         let seat = machine.connections.admit(most);
         let half_open = machine.half_open.admit(limits.half_open as usize);
         let (Some(seat), Some(half_open)) = (seat, half_open) else {
@@ -78,10 +78,9 @@ async fn accept(machine: Arc<Machine>, listener: TcpListener, kind: Kind) {
             let _seat = seat;
             match kind {
                 Kind::Dns => {
-                    let unlinked = machine.changed_until(|_| true);
                     tokio::select! {
                         () = dns::tcp(machine.clone(), stream) => {}
-                        () = unlinked => {}
+                        () = machine.unlinked() => {}
                     }
                 }
                 kind => serve(machine, stream, half_open, kind).await,

@@ -39,7 +39,16 @@ pub struct Machine {
 pub struct Judged {
     /// A name that the host resolved to this address for this machine.
     pub name: Option<HostName>,
+    /// What the guest says.
+    pub claimed: Option<HostName>,
     pub verdict: Verdict,
+}
+
+impl Judged {
+    /// For the log: what is known, or what is said.
+    pub fn host(&self) -> Option<&HostName> {
+        self.name.as_ref().or(self.claimed.as_ref())
+    }
 }
 
 impl Machine {
@@ -52,9 +61,9 @@ impl Machine {
         Self {
             id,
             gateway,
-            host,
             names: Names::default(),
-            connections: Load::default(),
+            connections: Load::within(host.connections.clone()),
+            host,
             half_open: Load::default(),
             moved: Arc::default(),
             questions: dns::Budget::default(),
@@ -78,6 +87,10 @@ impl Machine {
         }
     }
 
+    pub async fn unlinked(&self) {
+        self.changed_until(|_| true).await;
+    }
+
     pub fn decide(&self, rules: &Rules, name: Option<&HostName>, to: SocketAddrV4) -> Verdict {
         let destination = Destination { name, address: Some(*to.ip()), port: Some(to.port()) };
         if *to.ip() == self.gateway {
@@ -90,20 +103,34 @@ impl Machine {
     /// Judges a connection whose client claims a name, or none.
     pub async fn judge(self: &Arc<Self>, claimed: Option<&HostName>, to: SocketAddrV4) -> Judged {
         let rules = self.rules();
-        let Some(claimed) = claimed else { return self.judge_by_address(&rules, to) };
-        let verdict = self.decide(&rules, Some(claimed), to);
+        let Some(name) = claimed else { return self.judge_by_address(&rules, to) };
+        let judged = |name, verdict| Judged { name, claimed: claimed.cloned(), verdict };
+        let verdict = self.decide(&rules, Some(name), to);
+        if is_denied(&verdict) {
+            return judged(None, verdict);
+        }
         if !verdict.allowed {
-            // Only an allowlist says no for want of a name that is allowed: the
-            // claim may be wrong and the address still be fine.
-            if verdict.rule != Rule::Mode(EgressMode::Allowlist) {
-                return Judged { name: None, verdict };
+            // The claim may be wrong and the address still be fine.
+            return Judged { claimed: claimed.cloned(), ..self.judge_by_address(&rules, to) };
+        }
+        let by_address = self.decide(&rules, None, to);
+        // Looked up only if the answer matters.
+        let matters = by_address != verdict || !rules.for_tls(name, to.port()).is_empty();
+        if self.names.tied(name, *to.ip()) || matters && self.is_tied(name, *to.ip()).await {
+            return judged(Some(name.clone()), verdict);
+        }
+        judged(None, by_address)
+    }
+
+    /// The same judgement by the rules of now.
+    pub fn judge_again(&self, rules: &Rules, judged: &Judged, to: SocketAddrV4) -> Verdict {
+        if let Some(claimed) = &judged.claimed {
+            let verdict = self.decide(rules, Some(claimed), to);
+            if is_denied(&verdict) {
+                return verdict;
             }
-            return self.judge_by_address(&rules, to);
         }
-        if self.is_tied(claimed, *to.ip()).await {
-            return Judged { name: Some(claimed.clone()), verdict };
-        }
-        Judged { name: None, verdict: self.decide(&rules, None, to) }
+        self.decide(rules, judged.name.as_ref(), to)
     }
 
     fn judge_by_address(&self, rules: &Rules, to: SocketAddrV4) -> Judged {
@@ -111,11 +138,12 @@ impl Machine {
         for name in self.names.of(*to.ip()) {
             let verdict = self.decide(rules, Some(&name), to);
             if verdict.allowed {
-                return Judged { name: Some(name), verdict };
+                return Judged { name: Some(name), claimed: None, verdict };
             }
-            refused = Some(Judged { name: Some(name), verdict });
+            refused = Some(Judged { name: Some(name), claimed: None, verdict });
         }
-        refused.unwrap_or_else(|| Judged { name: None, verdict: self.decide(rules, None, to) })
+        let unnamed = || Judged { name: None, claimed: None, verdict: self.decide(rules, None, to) };
+        refused.unwrap_or_else(unnamed)
     }
 
     /// Did the host resolve this name to this address for this machine? If it
@@ -146,4 +174,9 @@ impl Machine {
             down: 0,
         }
     }
+}
+
+/// Refused for what it is, not for want of a name that is allowed.
+fn is_denied(verdict: &Verdict) -> bool {
+    !verdict.allowed && verdict.rule != Rule::Mode(EgressMode::Allowlist)
 }

@@ -37,9 +37,9 @@ use crate::channel::{ChannelError, halves};
 use std::{io, os::fd::AsFd};
 use tokio::net::UnixStream;
 
-/// Serves until hostd closes the control socket, which is standard input.
-pub fn run() -> anyhow::Result<()> {
-    harden::harden()?;
+/// Serves as this user until hostd closes the control socket, which is standard input.
+pub fn run(uid: u32, gid: u32) -> anyhow::Result<()> {
+    harden::harden(uid, gid)?;
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(async {

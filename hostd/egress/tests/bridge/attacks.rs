@@ -1,8 +1,8 @@
 //! What must not work, whoever tries.
 
-use crate::support::{Server, VALUE, World, authority::Authority, header, secret};
+use crate::support::{Server, VALUE, World, authority::Authority, bearer, secret, tls::client};
 use berth_egress::control::{Outcome, Protocol};
-use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
+use rustls::{ClientConnection, StreamOwned, pki_types::ServerName};
 use std::{
     io::{Read, Write},
     net::TcpStream,
@@ -10,31 +10,14 @@ use std::{
 };
 
 fn world() -> (World, Server, Server) {
-    let world = World::new(vec![secret(
-        "openai",
-        &["api.example"],
-        vec![header("Authorization", "Bearer {}")],
-        VALUE,
-    )]);
-    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    let (world, server) = bearer();
     let other = Server::start(&world, "other.example", "198.51.100.11:443");
     (world, server, other)
 }
 
 /// TLS from the guest, with whatever name and protocol it claims.
 fn tls(world: &World, address: &str, name: &str, alpn: &[u8]) -> StreamOwned<ClientConnection, TcpStream> {
-    let mut roots = rustls::RootCertStore::empty();
-    let pem = &world.settings.authority_certificate;
-    use rustls::pki_types::pem::PemObject;
-    roots.add(rustls::pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
-    roots.add(world.public.der()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![alpn.to_vec()];
+    let config = client(world, alpn, &[]);
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     StreamOwned::new(connection, world.guest.connect(address).unwrap())

@@ -1,18 +1,13 @@
 //! Each projection, with the real curl.
 
-use crate::support::{Server, VALUE, World, authority::Authority, header, secret};
+use crate::support::{Server, VALUE, World, authority::Authority, bearer, secret};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use berth_types::egress::{Projection, SecretValue};
 use hyper::Version;
 
-fn bearer() -> World {
-    World::new(vec![secret("openai", &["api.example"], vec![header("Authorization", "Bearer {}")], VALUE)])
-}
-
 #[test]
 fn a_header_replaces_the_guests_own_on_both_versions() {
-    let mut world = bearer();
-    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    let (mut world, server) = bearer();
     for (flag, version) in [("--http1.1", Version::HTTP_11), ("--http2", Version::HTTP_2)] {
         let ran = world.guest.curl(&[
             flag,
@@ -36,8 +31,7 @@ fn a_header_replaces_the_guests_own_on_both_versions() {
 
 #[test]
 fn rotation_and_removal_take_effect_on_the_next_request() {
-    let mut world = bearer();
-    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    let (mut world, server) = bearer();
     let ask = |world: &World| {
         world.guest.curl(&["https://api.example/"]).is("200").lacks(VALUE);
         server.last().headers.get("authorization").map(|value| value.to_str().unwrap().to_owned())
@@ -129,8 +123,7 @@ fn placeholders_are_replaced_wherever_a_request_has_them() {
 
 #[test]
 fn passthrough_leaves_tls_closed() {
-    let mut world = bearer();
-    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    let (mut world, server) = bearer();
     world.update(|terms| terms.policy.passthrough = vec!["api.example".parse().unwrap()]);
     world.guest.curl(&["-H", "Authorization: Bearer mine", "https://api.example/"]).is("200");
     assert_eq!(server.last().headers["authorization"], "Bearer mine");

@@ -1,9 +1,10 @@
 //! Protocols that stream, switch, or are not HTTP at all.
 
 use crate::support::{
-    Server, VALUE, World,
+    Server, VALUE, World, bearer,
     git::{Sshd, repository},
-    header, secret,
+    secret,
+    tls::client,
 };
 use berth_egress::{control::Outcome, public_host_key};
 use berth_types::egress::Projection;
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{Request, body::Frame, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::{ClientConfig, pki_types::ServerName};
+use rustls::pki_types::ServerName;
 use std::{
     convert::Infallible,
     io::{Read, Write},
@@ -20,35 +21,15 @@ use std::{
 use tokio::sync::mpsc;
 
 fn world() -> (World, Server) {
-    let world = World::new(vec![secret(
-        "openai",
-        &["api.example"],
-        vec![header("Authorization", "Bearer {}")],
-        VALUE,
-    )]);
-    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    let (world, server) = bearer();
     world.guest.run("getent", &["hosts", "api.example"]);
     (world, server)
-}
-
-fn client(world: &World, alpn: &[u8]) -> Arc<ClientConfig> {
-    use rustls::pki_types::{CertificateDer, pem::PemObject};
-    let mut roots = rustls::RootCertStore::empty();
-    let pem = world.settings.authority_certificate.as_bytes();
-    roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
-    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![alpn.to_vec()];
-    Arc::new(config)
 }
 
 #[test]
 fn grpc_streams_both_ways_and_keeps_its_trailers() {
     let (mut world, server) = world();
-    let config = client(&world, b"h2");
+    let config = Arc::new(client(&world, b"h2", &[]));
     let stream = world.guest.connect("198.51.100.10:443").unwrap();
     stream.set_nonblocking(true).unwrap();
     world.runtime.block_on(async {
@@ -102,7 +83,7 @@ fn grpc_streams_both_ways_and_keeps_its_trailers() {
 fn a_websocket_gets_the_header_and_its_frames_are_untouched() {
     let (mut world, server) = world();
     let name = ServerName::try_from("api.example").unwrap();
-    let connection = rustls::ClientConnection::new(client(&world, b"http/1.1"), name).unwrap();
+    let connection = rustls::ClientConnection::new(Arc::new(client(&world, b"http/1.1", &[])), name).unwrap();
     let stream = world.guest.connect("198.51.100.10:443").unwrap();
     let mut stream = rustls::StreamOwned::new(connection, stream);
     let request = "GET /ws HTTP/1.1\r\nHost: api.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

@@ -1,16 +1,10 @@
 //! A server that sends the credential back.
 
-use crate::support::{Server, VALUE, World, header, secret};
+use crate::support::{VALUE, World, bearer};
 
 #[test]
 fn the_value_never_comes_back() {
-    let world = World::new(vec![secret(
-        "openai",
-        &["api.example"],
-        vec![header("Authorization", "Bearer {}")],
-        VALUE,
-    )]);
-    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    let (world, server) = bearer();
     let placeholder = world.placeholder();
     for version in ["--http1.1", "--http2"] {
         for path in ["/plain", "/header", "/gzip", "/pieces", "/events"] {
@@ -32,13 +26,7 @@ fn the_value_never_comes_back() {
 
 #[test]
 fn events_are_not_held_back_and_large_bodies_not_kept() {
-    let world = World::new(vec![secret(
-        "openai",
-        &["api.example"],
-        vec![header("Authorization", "Bearer {}")],
-        VALUE,
-    )]);
-    let _server = Server::start(&world, "api.example", "198.51.100.10:443");
+    let (world, _server) = bearer();
     // Three events 0.4 s apart: the first has to be there long before the end.
     let script =
         "curl -sSN https://api.example/events | while read -r line; do [ -n \"$line\" ] && date +%s%N; done";

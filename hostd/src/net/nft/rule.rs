@@ -28,15 +28,15 @@ impl Rule {
         self.meta(libc::NFT_META_L4PROTO).is(&[protocol as u8])
     }
 
-    pub fn to_address(self, address: [u8; 4]) -> Self {
+    pub fn destination(self, address: [u8; 4]) -> Self {
         self.field(Header::Network, 16, &address)
     }
 
-    pub fn to_port(self, port: u16) -> Self {
+    pub fn port(self, port: u16) -> Self {
         self.field(Header::Transport, 2, &port.to_be_bytes())
     }
 
-    pub fn from_port(self, port: u16) -> Self {
+    pub fn source_port(self, port: u16) -> Self {
         self.field(Header::Transport, 0, &port.to_be_bytes())
     }
 

@@ -5,6 +5,7 @@
 use super::{Connection, by_judgement};
 use crate::{
     bridge::{
+        dial,
         dns::INFO_HOST,
         refuse::{self, Refused},
     },
@@ -14,6 +15,7 @@ use berth_types::egress::HostName;
 use std::time::Duration;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
     time::{Instant, timeout, timeout_at},
 };
 
@@ -22,21 +24,13 @@ const WHOLE_HEAD: Duration = Duration::from_secs(30);
 const MAX_HEADERS: usize = 100;
 
 pub async fn serve(mut connection: Connection) {
-    let limit = connection.machine.host.shared().limits.header_bytes as usize;
-    let start = Instant::now();
-    let mut deadline = start + FIRST_BYTE;
-    let mut bytes = Vec::with_capacity(1024);
-    let head = loop {
-        match timeout_at(deadline, connection.stream.read_buf(&mut bytes)).await {
-            Ok(Ok(1..)) => deadline = start + WHOLE_HEAD,
-            _ => break Head::NotHttp,
-        }
-        match parse(&bytes) {
-            Head::Incomplete if bytes.len() < limit => {}
-            Head::Incomplete => break Head::NotHttp,
-            head => break head,
-        }
+    let machine = connection.machine.clone();
+    let limit = machine.host.shared().limits.header_bytes as usize;
+    let read = tokio::select! {
+        read = read_head(&mut connection.stream, limit) => Some(read),
+        () = machine.unlinked() => None,
     };
+    let Some((bytes, head)) = read else { return dial::reset(connection.stream) };
     if *connection.to.ip() == connection.machine.gateway && connection.to.port() == 80 {
         return info(connection, head).await;
     }
@@ -44,7 +38,7 @@ pub async fn serve(mut connection: Connection) {
         Head::Request { host, .. } => host,
         Head::Incomplete | Head::NotHttp => {
             let judged = connection.machine.judge(None, connection.to).await;
-            return by_judgement(connection, bytes, Protocol::Tcp, None, judged).await;
+            return by_judgement(connection, bytes, Protocol::Tcp, judged).await;
         }
     };
     let judged = connection.machine.judge(host.as_ref(), connection.to).await;
@@ -58,7 +52,25 @@ pub async fn serve(mut connection: Connection) {
         connection.machine.host.reporter.decided(decision);
         return answer(connection, &refuse::plain(&refused)).await;
     }
-    by_judgement(connection, bytes, Protocol::Http, host.as_ref(), judged).await;
+    by_judgement(connection, bytes, Protocol::Http, judged).await;
+}
+
+/// What was read, and what it is.
+async fn read_head(stream: &mut TcpStream, limit: usize) -> (Vec<u8>, Head) {
+    let start = Instant::now();
+    let mut deadline = start + FIRST_BYTE;
+    let mut bytes = Vec::with_capacity(1024);
+    loop {
+        match timeout_at(deadline, stream.read_buf(&mut bytes)).await {
+            Ok(Ok(1..)) => deadline = start + WHOLE_HEAD,
+            _ => return (bytes, Head::NotHttp),
+        }
+        match parse(&bytes) {
+            Head::Incomplete if bytes.len() < limit => {}
+            Head::Incomplete => return (bytes, Head::NotHttp),
+            head => return (bytes, head),
+        }
+    }
 }
 
 /// Says something and closes, without resetting what was said.

@@ -80,17 +80,11 @@ pub fn decision(
 }
 
 /// Passes a connection on, or refuses it, as judged.
-async fn by_judgement(
-    connection: Connection,
-    first: Vec<u8>,
-    protocol: Protocol,
-    claimed: Option<&HostName>,
-    judged: Judged,
-) {
+async fn by_judgement(connection: Connection, first: Vec<u8>, protocol: Protocol, judged: Judged) {
     if judged.verdict.allowed {
         pass::pass(connection, first, protocol, judged).await;
     } else {
-        connection.refuse(protocol, claimed.or(judged.name.as_ref()), &judged.verdict);
+        connection.refuse(protocol, judged.host(), &judged.verdict);
     }
 }
 

@@ -28,7 +28,7 @@ pub async fn serve(connection: Connection) {
         return tls::serve(connection).await;
     }
     let judged = machine.judge(None, to).await;
-    by_judgement(connection, Vec::new(), Protocol::Tcp, None, judged).await;
+    by_judgement(connection, Vec::new(), Protocol::Tcp, judged).await;
 }
 
 /// The names of an address; if there are none, those that rules name may have

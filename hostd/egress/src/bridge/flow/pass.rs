@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt;
 
 /// `first` is what was read of the guest's already.
 pub async fn pass(connection: Connection, first: Vec<u8>, protocol: Protocol, judged: Judged) {
-    let mut decision = connection.decision(protocol, judged.name.as_ref());
+    let mut decision = connection.decision(protocol, judged.host());
     let Connection { machine, mut stream, to, half_open } = connection;
     decision.rule = judged.verdict.rule.to_string();
     let mut server = match dial::dial(&machine, judged.name.as_ref(), to).await {
@@ -35,8 +35,7 @@ pub async fn pass(connection: Connection, first: Vec<u8>, protocol: Protocol, ju
         drop(first);
         splice::both(&mut stream, &mut server, &traffic, &machine.moved).await
     };
-    let still_fine =
-        |rules: &crate::bridge::rules::Rules| machine.decide(rules, judged.name.as_ref(), to).allowed;
+    let still_fine = |rules: &crate::bridge::rules::Rules| machine.judge_again(rules, &judged, to).allowed;
     let cut = tokio::select! {
         moved = moved => {
             if let Err(error) = moved {
@@ -47,7 +46,7 @@ pub async fn pass(connection: Connection, first: Vec<u8>, protocol: Protocol, ju
         () = machine.changed_until(still_fine) => true,
     };
     if cut {
-        let now = machine.decide(&machine.rules(), judged.name.as_ref(), to);
+        let now = machine.judge_again(&machine.rules(), &judged, to);
         if !now.allowed {
             decision.verdict = Outcome::Refused;
             decision.rule = now.rule.to_string();

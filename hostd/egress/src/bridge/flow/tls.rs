@@ -3,7 +3,7 @@
 use super::{Connection, by_judgement};
 use crate::{
     bridge::{
-        inject,
+        dial, inject,
         sni::{self, ClientHello, Hello},
     },
     control::Protocol,
@@ -17,13 +17,20 @@ use tokio::{
 
 /// Then it is a protocol in which the server speaks first.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
-const WHOLE_HELLO: Duration = Duration::from_secs(10);
+/// Guests may be slow, and are stopped at times.
+const WHOLE_HELLO: Duration = Duration::from_secs(30);
 
 pub async fn serve(mut connection: Connection) {
-    let (first, hello) = read_hello(&mut connection.stream).await;
+    let patience = if expects_tls(&connection) { WHOLE_HELLO } else { FIRST_BYTE };
+    let machine = connection.machine.clone();
+    let read = tokio::select! {
+        read = read_hello(&mut connection.stream, patience) => Some(read),
+        () = machine.unlinked() => None,
+    };
+    let Some((first, hello)) = read else { return dial::reset(connection.stream) };
     let Some(hello) = hello else {
         let judged = connection.machine.judge(None, connection.to).await;
-        return by_judgement(connection, first, Protocol::Tcp, None, judged).await;
+        return by_judgement(connection, first, Protocol::Tcp, judged).await;
     };
     let name = hello.server_name.clone();
     let judged = connection.machine.judge(name.as_ref(), connection.to).await;
@@ -34,14 +41,21 @@ pub async fn serve(mut connection: Connection) {
         let tied = judged.name.as_ref() == Some(name);
         return inject::serve(connection, first, hello, name.clone(), tied).await;
     }
-    by_judgement(connection, first, Protocol::Tls, name.as_ref(), judged).await;
+    by_judgement(connection, first, Protocol::Tls, judged).await;
+}
+
+/// Is it the address of a host whose TLS a rule opens?
+fn expects_tls(connection: &Connection) -> bool {
+    let rules = connection.machine.rules();
+    let names = connection.machine.names.of(*connection.to.ip());
+    names.iter().any(|name| !rules.for_tls(name, connection.to.port()).is_empty())
 }
 
 /// What was read, and the hello if it is one.
-async fn read_hello(stream: &mut TcpStream) -> (Vec<u8>, Option<ClientHello>) {
+async fn read_hello(stream: &mut TcpStream, patience: Duration) -> (Vec<u8>, Option<ClientHello>) {
     let mut bytes = Vec::with_capacity(2048);
     let start = Instant::now();
-    let mut deadline = start + FIRST_BYTE;
+    let mut deadline = start + patience;
     loop {
         match timeout_at(deadline, stream.read_buf(&mut bytes)).await {
             Ok(Ok(1..)) => deadline = start + WHOLE_HELLO,

@@ -5,7 +5,8 @@ pub mod git;
 pub mod guest;
 pub mod namespace;
 pub mod server;
+pub mod tls;
 pub mod world;
 
 pub use server::Server;
-pub use world::{VALUE, World, header, secret};
+pub use world::{VALUE, World, bearer, header, secret};

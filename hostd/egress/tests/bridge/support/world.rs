@@ -4,6 +4,7 @@ use super::{
     authority::Authority,
     guest::{GATEWAY, Guest},
     namespace::Namespace,
+    server::Server,
 };
 use berth_egress::{
     Bridge, Launch,
@@ -42,7 +43,7 @@ pub struct World {
     pub directory: Directory,
     /// Its threads live in the host's namespace, and so does what they start.
     pub runtime: Runtime,
-    events: mpsc::Receiver<Event>,
+    pub events: mpsc::Receiver<Event>,
 }
 
 pub struct Directory(PathBuf);
@@ -78,6 +79,14 @@ pub fn secret(name: &str, to: &[&str], projections: Vec<Projection>, value: &str
 
 pub fn header(name: &str, template: &str) -> Projection {
     Projection::Header { name: name.to_owned(), template: template.to_owned() }
+}
+
+/// `https://api.example`, which gets a bearer token.
+pub fn bearer() -> (World, Server) {
+    let projections = vec![header("Authorization", "Bearer {}")];
+    let world = World::new(vec![secret("openai", &["api.example"], projections, VALUE)]);
+    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    (world, server)
 }
 
 fn launch() -> Launch {
