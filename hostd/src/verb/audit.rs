@@ -29,8 +29,6 @@ pub fn deed(request: &Request) -> Option<Deed> {
     let plain = |verb| with(verb, None, String::new());
     match request {
         Request::Knows { .. } | Request::Login { .. } | Request::Resolve { .. } | Request::Status => None,
-        // A record that grew by being read would hide what there is to read.
-        Request::Audit { .. } => None,
         Request::Attach { name } => on("attach", name),
         Request::AttachDefault => plain("attach"),
         Request::New { spec } => on("new", &spec.name),
@@ -82,6 +80,7 @@ pub fn deed(request: &Request) -> Option<Deed> {
                 }
             }
         }
+        Request::Audit { machine, .. } => with("audit", machine.as_ref(), String::new()),
         Request::UserAdd { label, key } => with("user add", None, format!("{label} {}", key.fingerprint)),
         Request::UserList => plain("user ls"),
         Request::UserRemove { user } => with("user rm", None, user.to_string()),
