@@ -75,11 +75,18 @@ impl Client {
         let mut connection = self.connection().await.map_err(unavailable)?;
         let call = Call { generation: GENERATION, caller, request };
         connection.send(&call, None).await.map_err(unavailable)?;
+        // The kernel may hand over the reply's descriptor with progress that was sent
+        // just before it.
+        let mut early = None;
         loop {
             match connection.receive::<Message>().await.map_err(unavailable)? {
-                (Message::Progress(text), _) => progress(text),
+                (Message::Progress(text), descriptor) => {
+                    early = descriptor.or(early);
+                    progress(text);
+                }
                 (Message::Done(result), descriptor) => {
                     self.keep(connection);
+                    let descriptor = descriptor.or(early);
                     return result.map(|reply| (reply, descriptor)).map_err(CallError::Refused);
                 }
             }

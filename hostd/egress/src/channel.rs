@@ -55,17 +55,19 @@ impl Sender {
         message: &T,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), ChannelError> {
-        let frame = Zeroizing::new(serde_json::to_vec(message)?);
-        if frame.len() > MAX_FRAME {
-            return Err(ChannelError::TooLong(frame.len()));
-        }
-        let length = u32::try_from(frame.len()).map_err(|_| ChannelError::TooLong(frame.len()))?;
-        // The descriptors travel with the header, which is sent whole or not at all.
-        let header = length.to_le_bytes();
-        self.write(&header, descriptors).await?;
-        self.write(&frame, &[]).await
+        let mut frames = Zeroizing::default();
+        append(&mut frames, message)?;
+        self.write(&frames, descriptors).await
     }
 
+    /// Many at once, in as few calls of the kernel as it takes.
+    pub async fn send_all<T: Serialize>(&mut self, messages: &[T]) -> Result<(), ChannelError> {
+        let mut frames = Zeroizing::default();
+        messages.iter().try_for_each(|message| append(&mut frames, message))?;
+        self.write(&frames, &[]).await
+    }
+
+    /// The descriptors travel with the first byte that goes out.
     async fn write(&self, mut rest: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         let mut descriptors = descriptors;
         while !rest.is_empty() {
@@ -88,6 +90,22 @@ impl Sender {
         }
         Ok(())
     }
+}
+
+/// Grows by one frame. What a growing buffer leaves behind would not be wiped,
+/// so there is room for it before it is written.
+fn append<T: Serialize>(frames: &mut Zeroizing<Vec<u8>>, message: &T) -> Result<(), ChannelError> {
+    let frame = Zeroizing::new(serde_json::to_vec(message)?);
+    let length = u32::try_from(frame.len()).ok().filter(|length| *length as usize <= MAX_FRAME);
+    let length = length.ok_or(ChannelError::TooLong(frame.len()))?;
+    if frames.capacity() - frames.len() < frame.len() + 4 {
+        let mut larger = Zeroizing::new(Vec::with_capacity((frames.len() + frame.len() + 4) * 2));
+        larger.extend_from_slice(frames);
+        *frames = larger;
+    }
+    frames.extend_from_slice(&length.to_le_bytes());
+    frames.extend_from_slice(&frame);
+    Ok(())
 }
 
 impl Receiver {
@@ -148,7 +166,7 @@ mod tests {
         let (_, (text, descriptors)) = tokio::join!(
             async {
                 sender.send(&large, &rights).await.unwrap();
-                sender.send(&"again", &[]).await.unwrap();
+                sender.send_all(&["again", "and again"]).await.unwrap();
             },
             async { receiver.receive::<String>().await.unwrap() }
         );
@@ -159,6 +177,7 @@ mod tests {
         }
         let (text, none) = receiver.receive::<String>().await.unwrap();
         assert_eq!((text.as_str(), none.len()), ("again", 0));
+        assert_eq!(receiver.receive::<String>().await.unwrap().0, "and again");
         drop((sender, _near));
         assert!(matches!(receiver.receive::<String>().await, Err(ChannelError::Closed)));
     }

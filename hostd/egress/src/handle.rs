@@ -243,10 +243,17 @@ async fn serve(
     events: &mpsc::Sender<Event>,
 ) -> std::ops::ControlFlow<()> {
     use std::ops::ControlFlow::{Break, Continue};
+    // Settings that a bridge refuses must not be told to the next one.
+    let mut before: Option<(u64, Settings)> = None;
     loop {
         tokio::select! {
             event = process.events.recv() => match event {
                 Some(Event::Done { serial, error }) => {
+                    if let Some((_, settings)) = before.take_if(|(asked, _)| *asked == serial)
+                        && error.is_some()
+                    {
+                        known.settings = settings;
+                    }
                     if let Some(answer) = process.waiting.remove(&serial) {
                         let _ = answer.send(error.map_or(Ok(()), |error| Err(BridgeError::Refused(error))));
                     } else if let Some(error) = error {
@@ -265,6 +272,7 @@ async fn serve(
             },
             request = requests.recv() => {
                 let Some(Request { order, listeners, answer }) = request else { return Break(()) };
+                let settings = matches!(order, Order::Configure(_)).then(|| known.settings.clone());
                 known.learn(&order, listeners);
                 let kept = match &order {
                     Order::Link(link) => known.links.get(&link.machine).map(|(_, listeners)| listeners.clone()),
@@ -272,6 +280,7 @@ async fn serve(
                 };
                 match process.tell(&order, kept.as_ref()).await {
                     Ok(serial) => {
+                        before = settings.map(|settings| (serial, settings)).or(before);
                         process.waiting.insert(serial, answer);
                     }
                     Err(error) => {

@@ -64,7 +64,12 @@ fn headers_and_placeholders(context: &Context) -> Result<()> {
     // It does not follow a redirect to another host.
     let led =
         "-L -H 'X-Where: https://elsewhere.upstream.example/first' https://headers.upstream.example/redirect";
-    ensure!(curl(&dev, led)?.line() == "who are you?", "a secret followed a redirect");
+    let led = curl(&dev, led)?;
+    ensure!(
+        led.line() == "who are you?",
+        "a secret followed a redirect, or it led nowhere: {}",
+        led.report()
+    );
 
     let stripe = fresh_value("sk-live")?;
     world.set("STRIPE_KEY --to stripe.upstream.example --placeholder", &stripe)?;

@@ -8,6 +8,8 @@ use tokio::sync::mpsc;
 
 /// While hostd is slow to write them down, connections wait.
 const WAITING: usize = 4096;
+/// Sent together, when they come faster than one by one.
+const AT_ONCE: usize = 64;
 
 #[derive(Clone, Debug)]
 pub struct Reporter(mpsc::Sender<Event>);
@@ -34,8 +36,11 @@ impl Reporter {
 }
 
 pub async fn write(mut sender: Sender, mut reports: mpsc::Receiver<Event>) {
-    while let Some(event) = reports.recv().await {
-        if let Err(error) = sender.send(&event, &[]).await {
+    let mut events = Vec::new();
+    while reports.recv_many(&mut events, AT_ONCE).await > 0 {
+        let sent = sender.send_all(&events).await;
+        events.clear();
+        if let Err(error) = sent {
             tracing::error!(%error, "hostd does not listen");
             return;
         }

@@ -70,6 +70,17 @@ fn killed_it_comes_back_and_nothing_passes_meanwhile() {
 }
 
 #[test]
+fn settings_that_are_refused_are_forgotten() {
+    let (world, _server) = world();
+    let mut settings = world.settings.clone();
+    settings.extra_roots = "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n".to_owned();
+    world.runtime.block_on(world.bridge.configure(settings)).unwrap_err();
+    world.guest.curl(&["https://api.example/"]).is("200");
+    kill(Pid::from_raw(world.bridge_pid()), Signal::SIGKILL).unwrap();
+    world.guest.curl(&["https://api.example/"]).is("200");
+}
+
+#[test]
 fn bytes_are_signs_of_life() {
     let (mut world, _server) = world();
     world.guest.curl(&["https://api.example/large"]).is("200");
