@@ -7,8 +7,10 @@ use super::{
     recipe::{CUSTOMISE, DISK_BYTES, EXCLUDED, FILESYSTEM, MOUNT_OPTIONS, PACKAGES, SUITE},
     sources, tool,
 };
+use rustix::mount::MountPropagationFlags;
 use std::{
     fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -34,6 +36,7 @@ pub fn install(work: &Path, log: &Path, progress: &Progress) -> Result<Rootfs, I
     fs::create_dir(&kernel).map_err(|source| ImageError::write(&kernel, source))?;
     fs::write(&script, CUSTOMISE).map_err(|source| ImageError::write(&script, source))?;
 
+    keep_mounts_private().map_err(|source| ImageError::Run { program: "mmdebstrap".to_owned(), source })?;
     let mut command = Command::new("mmdebstrap");
     command
         .args(["--mode=root", "--variant=minbase", "--architectures=amd64", "--format=directory"])
@@ -55,6 +58,15 @@ pub fn install(work: &Path, log: &Path, progress: &Progress) -> Result<Rootfs, I
     let kernel_version =
         fs::read_to_string(&version).map_err(|source| ImageError::read(&version, source))?.trim().to_owned();
     Ok(Rootfs { root, vmlinuz: kernel.join("vmlinuz"), kernel_version })
+}
+
+/// What is mounted below the new root is seen by this thread and its children
+/// alone, and goes with them. Left behind by a build that was killed, the host's
+/// own /dev would be in what the next build clears away.
+fn keep_mounts_private() -> io::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    Ok(())
 }
 
 /// Writes a root filesystem as a sparse ext4 image without a partition table.
