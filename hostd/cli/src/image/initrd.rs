@@ -108,6 +108,7 @@ kernel/virtio/virtio.ko:
 kernel/virtio/virtio_mmio.ko.xz: kernel/virtio/virtio.ko
 kernel/drivers/char/virtio-rng.ko: kernel/virtio/virtio.ko
 kernel/drivers/block/virtio_blk.ko: kernel/virtio/virtio.ko
+kernel/drivers/virtio/virtio_balloon.ko: kernel/virtio/virtio.ko
 ";
 
     #[test]
@@ -117,7 +118,7 @@ kernel/drivers/block/virtio_blk.ko: kernel/virtio/virtio.ko
         assert!(place("virtio") < place("virtio_mmio"));
         assert!(place("failover") < place("net_failover"));
         assert!(place("net_failover") < place("virtio_net"));
-        assert_eq!(order.len(), 7);
+        assert_eq!(order.len(), 8);
     }
 
     #[test]
