@@ -139,7 +139,7 @@ impl Generations {
                 continue;
             }
             if own && name == RAM {
-                self.trade(&from, &to)?;
+                self.trade(id, &to)?;
             } else {
                 clone(&from, &to)?;
             }
@@ -148,19 +148,25 @@ impl Generations {
         Ok(())
     }
 
-    /// Leaves a clone of a file in its place and takes the file itself. A crash
-    /// in between leaves both, or the clone under its first name.
-    fn trade(&self, from: &Path, to: &Path) -> Result<()> {
+    /// Leaves a clone of a generation's RAM in its place and takes the file
+    /// itself. If it fails, or is cut short by a crash, the generation is whole
+    /// again when that is settled.
+    fn trade(&self, id: &GenerationId, to: &Path) -> Result<()> {
+        let from = self.directory(id).join(RAM);
         // A clone flushes first; that is done while nobody has to wait for it.
-        directory::sync_data(from)?;
+        directory::sync_data(&from)?;
         let _alone = self.trading.write().unwrap_or_else(PoisonError::into_inner);
         let clone_of_it = from.with_file_name(TRADED);
-        clone(from, &clone_of_it)?;
-        fs::rename(from, to).file("take", from)?;
-        fs::rename(&clone_of_it, from).file("leave", from)
+        let traded = clone(&from, &clone_of_it)
+            .and_then(|()| fs::rename(&from, to).file("take", &from))
+            .and_then(|()| fs::rename(&clone_of_it, &from).file("leave", &from));
+        if traded.is_err() {
+            self.settle_trade(id)?;
+        }
+        traded
     }
 
-    /// Settles what a crash left of a trade.
+    /// Undoes or finishes a trade that did not come to its end.
     fn settle_trade(&self, id: &GenerationId) -> Result<()> {
         let directory = self.directory(id);
         let (clone_of_it, ram) = (directory.join(TRADED), directory.join(RAM));
@@ -310,6 +316,16 @@ mod tests {
         // Anybody else has a clone.
         generations.thaw(id, &machine, own_id(), false).unwrap();
         assert_eq!(fs::read_to_string(machine.join(RAM)).unwrap(), "ram");
+    }
+
+    #[test]
+    fn a_trade_that_fails_leaves_the_generation_whole() {
+        let pool = Pool::new("fails");
+        let Pool(path, generations, id) = &pool;
+        let kept = generations.directory(id);
+        assert!(generations.trade(id, &path.join("nowhere/ram")).is_err());
+        assert_eq!(fs::read_to_string(kept.join(RAM)).unwrap(), "ram");
+        assert!(!kept.join(TRADED).exists());
     }
 
     #[test]
