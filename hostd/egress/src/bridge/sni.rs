@@ -74,19 +74,18 @@ fn message(mut bytes: &[u8]) -> Result<Option<Vec<u8>>, NotTls> {
         if length == 0 || length > 1 << 14 {
             return Err(NotTls);
         }
-        let Some((payload, rest)) = rest.split_at_checked(length) else {
-            message.extend_from_slice(rest);
-            // Known early, so that nobody waits for the rest of what is no hello.
-            return if message.first().is_none_or(|kind| *kind == CLIENT_HELLO) {
-                Ok(None)
-            } else {
-                Err(NotTls)
-            };
-        };
+        let (payload, rest) = rest.split_at(length.min(rest.len()));
         message.extend_from_slice(payload);
+        // Known early, so that nobody waits for the rest of what is no hello.
+        if message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
+            return Err(NotTls);
+        }
+        if payload.len() < length {
+            return Ok(None);
+        }
         if let Some((header, body)) = message.split_first_chunk::<4>() {
             let length = usize::from(header[1]) << 16 | usize::from(header[2]) << 8 | usize::from(header[3]);
-            if header[0] != CLIENT_HELLO || length > MAX_HELLO {
+            if length > MAX_HELLO {
                 return Err(NotTls);
             }
             if let Some(body) = body.get(..length) {
@@ -234,6 +233,8 @@ pub mod tests {
             &[22, 3, 1, 0, 0],
             &[22, 2],
             &[22, 3, 1, 0, 4, 2, 0, 0, 0],
+            // A whole record, yet less than a message.
+            &[22, 3, 1, 0, 3, 2, 0, 0],
         ] {
             assert_eq!(parse(bytes), Hello::NotTls, "{bytes:?}");
         }
