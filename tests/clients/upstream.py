@@ -1,15 +1,16 @@
 """Servers of the world outside, for the egress cases: HTTPS with an API, git,
 server-sent events and a WebSocket; HTTPS that wants a client certificate; plain
-HTTP; a PostgreSQL that speaks first. Run in a network namespace of its own.
+HTTP; gRPC; a PostgreSQL that speaks first. Run in a network namespace of its own.
 
 usage: upstream.py DIRECTORY
 
-DIRECTORY has server.pem (certificate and key), other.pem (for another name),
+DIRECTORY has server.pem (certificate and key, also apart as .crt and .key), other.pem (for another name),
 ca.pem (which client certificates come from), expected.json (what requests must
 carry, by name) and git/ (bare repositories). Says "ready" when it listens.
 """
 
 import base64
+import concurrent.futures
 import hashlib
 import http.server
 import json
@@ -20,6 +21,8 @@ import subprocess
 import sys
 import threading
 import time
+
+import grpc
 
 directory = sys.argv[1]
 
@@ -164,6 +167,49 @@ def speaks_first(port):
     return serve
 
 
+class Calls(grpc.GenericRpcHandler):
+    """Messages are bytes as they are, so that no schema is needed."""
+
+    def service(self, call):
+        return {
+            "/berth.Test/Greet": grpc.unary_unary_rpc_method_handler(self.greet),
+            "/berth.Test/Reverse": grpc.stream_stream_rpc_method_handler(self.reverse),
+            "/berth.Test/Refuse": grpc.unary_unary_rpc_method_handler(self.refuse),
+        }.get(call.method)
+
+    def check(self, context):
+        carried = dict(context.invocation_metadata()).get("authorization")
+        if carried != expected("grpc"):
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
+
+    def greet(self, message, context):
+        self.check(context)
+        context.set_trailing_metadata((("x-last", "after the message"),))
+        return b"hello " + message
+
+    def reverse(self, messages, context):
+        self.check(context)
+        count = 0
+        for message in messages:
+            count += 1
+            yield message[::-1]
+        context.set_trailing_metadata((("x-count", str(count)),))
+
+    def refuse(self, message, context):
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not like this")
+
+
+def calls(port):
+    with open(os.path.join(directory, "server.key"), "rb") as key:
+        with open(os.path.join(directory, "server.crt"), "rb") as certificate:
+            credentials = grpc.ssl_server_credentials([(key.read(), certificate.read())])
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), handlers=[Calls()])
+    server.add_secure_port(f"0.0.0.0:{port}", credentials)
+    server.start()
+    return server
+
+
+remote_calls = calls(50051)
 servers = [
     https(443, "server.pem"),
     https(8443, "server.pem", "ca.pem"),

@@ -30,6 +30,7 @@ pub const NAMES: &[&str] = &[
     "api.upstream.example",
     "fork.upstream.example",
     "git.upstream.example",
+    "grpc.upstream.example",
     "guarded.upstream.example",
     "headers.upstream.example",
     "killed.upstream.example",
@@ -67,7 +68,7 @@ impl Upstream {
         let servers = Run::new("unshare")
             .args(["--net", "--", "sh", "-c"])
             // It waits for its link before it listens.
-            .arg("until ip link show up 2>/dev/null | grep -q veth; do sleep 0.02; done; exec python3 \"$0\" \"$1\"")
+            .arg("until ip link show up 2>/dev/null | grep -q veth; do sleep 0.02; done; exec /usr/bin/python3 \"$0\" \"$1\"")
             .arg(&program)
             .arg(&directory)
             .env(MARK, scratch.path())

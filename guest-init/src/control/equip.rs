@@ -28,13 +28,14 @@ const BEGIN: &str = "# berth: its host's authority, from here";
 const END: &str = "# berth: to here";
 
 /// Programs that bring their own certificates are told where the system's are.
-const TRUST: [(&str, &str); 6] = [
+const TRUST: [(&str, &str); 7] = [
     ("SSL_CERT_FILE", BUNDLE),
     ("NODE_EXTRA_CA_CERTS", EXTRA),
     ("REQUESTS_CA_BUNDLE", BUNDLE),
     ("CURL_CA_BUNDLE", BUNDLE),
     ("GIT_SSL_CAINFO", BUNDLE),
     ("AWS_CA_BUNDLE", BUNDLE),
+    ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", BUNDLE),
 ];
 
 #[derive(Debug, Default)]

@@ -6,12 +6,14 @@ use crate::{
     verbs::json,
 };
 use anyhow::{Result, ensure};
+use berth_tests::Run;
 use std::fs;
 
 pub const CASES: &[Case] = crate::cases! {
     Service:
         headers_and_placeholders,
         streams,
+        remote_calls,
         git_over_https_and_ssh,
         client_certificates,
         forks_have_them_or_not,
@@ -41,6 +43,36 @@ for line in urllib.request.urlopen("https://api.upstream.example/sse", timeout=2
         good = line.split()[2]
 print(len(came), good.decode(), came[-1] - came[0] > 0.4)
 "#;
+
+const CALLS: &str = r#"
+import time, grpc
+with grpc.secure_channel("grpc.upstream.example:50051", grpc.ssl_channel_credentials()) as channel:
+    answer, call = channel.unary_unary("/berth.Test/Greet").with_call(b"world", timeout=30)
+    print(answer.decode(), dict(call.trailing_metadata())["x-last"], sep=", ")
+    # Each message is sent when the answer to the last is there: nothing is held back.
+    came = []
+    def messages():
+        for text in (b"stressed", b"drawer", b"live"):
+            seen = len(came)
+            yield text
+            while len(came) == seen:
+                time.sleep(0.01)
+    reversing = channel.stream_stream("/berth.Test/Reverse")(messages(), timeout=30)
+    for message in reversing:
+        came.append(message.decode())
+    print(*came, dict(reversing.trailing_metadata())["x-count"])
+    try:
+        channel.unary_unary("/berth.Test/Refuse")(b"", timeout=30)
+    except grpc.RpcError as error:
+        print(error.code().name, error.details())
+"#;
+
+/// gRPC's own client as this host has it, with the libraries that it needs. The
+/// image has none; it is of the same Debian.
+const CLIENT_OF_CALLS: &str = "cd /usr/lib/python3/dist-packages && \
+    tar -c --exclude __pycache__ grpc --transform 's,.*/\\(lib[^/]*\\.so[.0-9]*\\)$,lib/\\1,' \
+        --absolute-names --dereference \
+        $(ldd grpc/_cython/cygrpc*.so | awk '$3 ~ /lib(absl|cares|re2|stdc|gcc)/ { print $3 }')";
 
 fn headers_and_placeholders(context: &Context) -> Result<()> {
     let world = context.egress()?;
@@ -114,6 +146,26 @@ fn streams(context: &Context) -> Result<()> {
     let info = curl(&dev, "http://berth.internal/")?.ok()?.json()?;
     ensure!(info.get("name").is_some_and(|name| name == "dev"), "{info}");
     ensure!(!info.to_string().contains(&value), "{info}");
+    Ok(())
+}
+
+fn remote_calls(context: &Context) -> Result<()> {
+    let world = context.egress()?;
+    let _turn = world.together();
+    let dev = world.machine("dev")?;
+    let value = fresh_value("sk-call")?;
+    world.set("grpc --to grpc.upstream.example:50051 --header Authorization: Bearer {}", &value)?;
+    world.expect("grpc", &format!("Bearer {value}"))?;
+    let client = Run::new("sh").arg("-c").arg(CLIENT_OF_CALLS).ok()?;
+    dev.ssh(&[]).arg("mkdir calls && tar -x -C calls").input(&client.stdout)?.ok()?;
+    dev.write("calls.py", CALLS)?;
+    let called = dev.exec("PYTHONPATH=calls LD_LIBRARY_PATH=calls/lib python3 calls.py")?;
+    ensure!(
+        called.line()
+            == "hello world, after the message\ndesserts reward evil 3\nFAILED_PRECONDITION not like this",
+        "{}",
+        called.report()
+    );
     Ok(())
 }
 
