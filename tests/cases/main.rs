@@ -22,10 +22,16 @@ mod verbs;
 use berth_tests::{clean_up_on_signals, missing_for_cloud_hypervisor};
 use context::{Case, Context, Needs};
 use libtest_mimic::{Arguments, Failed, Trial};
-use std::{process::ExitCode, sync::Arc};
+use std::{
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 /// More would only make each of them slower: guests are emulated.
 const THREADS: usize = 3;
+/// Whoever wants the whole faster looks at these.
+const LONGEST: usize = 15;
 
 const AREAS: &[(&str, &[Case])] = &[
     ("session", session::CASES),
@@ -71,18 +77,31 @@ fn main() -> anyhow::Result<ExitCode> {
         println!("skipped: cloud_hypervisor: {missing}");
     }
     let mut trials = Vec::new();
+    let times = Arc::new(Mutex::new(Vec::new()));
     for (area, cases) in AREAS {
         for case in *cases {
-            let inner = Arc::clone(&context);
+            let (inner, times) = (Arc::clone(&context), Arc::clone(&times));
             let skipped = (context.is_sshd() && case.needs != Needs::AnyServer)
                 || (missing.is_some() && case.needs == Needs::CloudHypervisor);
-            let trial = Trial::test(format!("{area}::{}", case.name), move || run(case, &inner));
+            let name = format!("{area}::{}", case.name);
+            let trial = Trial::test(name.clone(), move || {
+                let start = Instant::now();
+                let ended = run(case, &inner);
+                times.lock().unwrap_or_else(PoisonError::into_inner).push((start.elapsed(), name));
+                ended
+            });
             trials.push(trial.with_ignored_flag(skipped));
         }
     }
     let cases = libtest_mimic::run(&arguments, trials);
     if arguments.list {
         return Ok(cases.exit_code());
+    }
+    let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
+    times.sort_unstable();
+    println!("the longest:");
+    for (time, name) in times.iter().rev().take(LONGEST) {
+        println!("  {:>4} s  {name}", time.as_secs());
     }
 
     // Only now can it be seen whether anything is left.
