@@ -6,6 +6,7 @@ mod handler;
 pub mod hostkey;
 pub mod limits;
 pub mod peer;
+mod prompt;
 pub mod server;
 pub mod session;
 

@@ -5,6 +5,7 @@ use super::{
     handler::Connection,
     limits::{self, Permit},
     peer::{Origin, Peer},
+    prompt::Prompt,
 };
 use russh::Disconnect;
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
@@ -79,7 +80,7 @@ async fn connection(
         Err(error) => return tracing::warn!(%error, "cannot serve a connection"),
     };
     let peer = Peer::new(gateway, Origin::Network, remote, local);
-    hold(peer, stream, Some(permit), stop(&mut stopped)).await;
+    hold(peer, Prompt::new(stream), Some(permit), stop(&mut stopped)).await;
     let _ = breaker.shutdown(std::net::Shutdown::Both);
 }
 
