@@ -2,11 +2,9 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
-
-use berth_guest_protocol::Repair;
 
 use crate::{
     account::{Account, Who},
@@ -21,6 +19,13 @@ use crate::{
 /// default stacks.
 const STACK: usize = 128 * 1024;
 
+#[derive(Debug, Default)]
+pub struct Known {
+    pub hostname: String,
+    /// In bytes.
+    pub disk: u64,
+}
+
 #[derive(Debug)]
 pub struct Guest {
     who: Who,
@@ -31,8 +36,7 @@ pub struct Guest {
     pub equipment: Equipment,
     pub tickets: Tickets,
     pub streams: Streams,
-    /// What it was called last, and its disk's size.
-    known_as: Mutex<Option<(String, u64)>>,
+    known: Mutex<Known>,
 }
 
 impl Guest {
@@ -46,25 +50,17 @@ impl Guest {
             equipment: Equipment::default(),
             tickets: Tickets::default(),
             streams: Streams::default(),
-            known_as: Mutex::default(),
+            known: Mutex::default(),
         });
         let reaper = Arc::clone(&guest);
         spawn("reaper", move || reaper.children.reap_forever())?;
         Ok(guest)
     }
 
-    /// Whether this is the same machine as at the last repair: most wakes find
-    /// nothing to do, and every file that is not looked at is time saved.
-    pub fn is_known_as(&self, repair: &Repair) -> bool {
-        let known = self.known_as.lock().unwrap_or_else(PoisonError::into_inner);
-        let same =
-            known.as_ref().is_some_and(|(name, disk)| *name == repair.hostname && *disk == repair.disk);
-        same && !repair.renew_identity
-    }
-
-    pub fn remember(&self, repair: &Repair) {
-        let mut known = self.known_as.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some((repair.hostname.clone(), repair.disk));
+    /// What the last repair made of it: most wakes find nothing to do, and every
+    /// file that is not looked at is time saved.
+    pub fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn account(&self) -> Account {

@@ -5,8 +5,8 @@
 
 use crate::net::Link;
 use berth_guest_protocol::{
-    Answer, Control as Command, Equip, FrameError, GENERATION, HEADER, Kind, Open, Opened, Opening, Repair,
-    Reply, Shutdown, Vitals, decode, encode, parse_header,
+    Answer, Command as Run, Control as Command, Equip, Exec, FrameError, GENERATION, HEADER, Kind, Open,
+    Opened, Opening, Repair, Reply, Shutdown, Vitals, decode, encode, parse_header,
 };
 use berth_types::Machine;
 use std::{
@@ -220,6 +220,20 @@ pub async fn equip_again(link: &Link, equipment: impl FnOnce() -> Equip) {
     if !matches!(told.await, Ok(Ok(()))) {
         tracing::warn!("a guest was not told of its new secrets");
     }
+}
+
+/// Runs a line as the user would, and returns when it has ended, however it did.
+pub async fn run(link: &Link, line: &str, limit: Duration) -> Result<(), GuestError> {
+    let exec = Exec { command: Run::Line(line.into()), env: Vec::new(), pty: None };
+    let opening = encode(Kind::Open, &Opening { generation: GENERATION, open: Open::Exec(exec) })?;
+    let ended = async {
+        let mut stream = link.dial(limit).await?;
+        stream.write_all(&opening).await?;
+        // The guest closes the stream once it has told all.
+        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+        Ok(())
+    };
+    timeout(limit, ended).await.unwrap_or(Err(GuestError::Silent))
 }
 
 /// A guest's words on a user's terminal: one line, no control characters.

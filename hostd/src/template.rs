@@ -7,7 +7,7 @@
 use crate::{
     archive,
     error::{Error, Result},
-    fault,
+    fault, guest,
     host::Host,
     machine::{self, Powered},
     storage::Way,
@@ -17,6 +17,8 @@ use berth_types::{ByteSize, Generation, Machine, Size, UserId, Why};
 use std::{sync::Arc, time::Duration};
 
 const FREEZE: Duration = Duration::from_secs(60);
+/// What most people run first: a command, and a shell to type in.
+const FAMILIAR: &str = "exec \"$SHELL\" -lic true";
 
 /// A template that such a machine can be a copy of.
 pub fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
@@ -27,6 +29,11 @@ pub fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
             && one.disk <= machine.disk
             && host.driver.restores(&one.driver, &one.driver_version)
     })
+}
+
+/// One that has much the same in memory as the machine when it was new.
+pub fn like(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
+    host.archive.template(|one, _| (&one.image, one.memory) == (&machine.image, machine.memory))
 }
 
 /// Somebody wanted one that is not there: the next one finds it.
@@ -130,6 +137,10 @@ async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Res
 
 async fn save(host: &Host, machine: &Machine, powered: &Powered) -> Result<()> {
     let mut control = machine::greet(host, machine, powered).await?;
+    // No copy of it has to read these from its disk.
+    if let Err(error) = guest::run(&powered.network.link, FAMILIAR, FREEZE).await {
+        tracing::debug!(%error, "a template's copies will be slow at first");
+    }
     control.freeze(FREEZE).await.map_err(|error| Error::Guest(error.to_string()))?;
     control.part().await;
     powered.vm.pause().await?;

@@ -32,7 +32,7 @@ use crate::{
 
 pub use console::{report, say};
 pub use mounts::release;
-pub use names::{set_hostname, write_changed};
+pub use names::{overwrite, set_hostname, write_changed};
 
 /// Where programs of the machine find this one.
 pub const PROGRAM: &str = "/run/berth/guest-init";

@@ -77,6 +77,10 @@ impl Freezer {
         Ok(())
     }
 
+    pub fn is_frozen(&self) -> bool {
+        *self.lock()
+    }
+
     /// The numbers of all processes, those of nested cgroups included.
     pub fn processes(&self) -> Vec<i32> {
         let mut found = Vec::new();

@@ -25,13 +25,18 @@ const DBUS_ID: &str = "/var/lib/dbus/machine-id";
 pub fn run(guest: &Guest, repair: &Repair) -> Result<()> {
     set_clock(repair.clock)?;
     reseed(&repair.entropy)?;
-    if !guest.is_known_as(repair) {
-        boot::set_hostname(&repair.hostname)?;
-        if repair.renew_identity {
-            boot::report(renew_identity());
-        }
+    let mut known = guest.known();
+    if known.hostname != repair.hostname {
+        let write = if guest.freezer.is_frozen() { boot::overwrite } else { boot::write_changed };
+        boot::set_hostname(&repair.hostname, write)?;
+        known.hostname.clone_from(&repair.hostname);
+    }
+    if repair.renew_identity {
+        boot::report(renew_identity());
+    }
+    if known.disk != repair.disk {
         boot::report(boot::grow_disk(repair.disk));
-        guest.remember(repair);
+        known.disk = repair.disk;
     }
     guest.freezer.thaw()
 }
@@ -78,10 +83,9 @@ fn renew_identity() -> Result<()> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .during("draw", "an identity")?;
     let text = bytes.map(|byte| format!("{byte:02x}")).concat() + "\n";
-    // In place: that works on a full disk too.
-    fs::write(MACHINE_ID, &text).during("write", MACHINE_ID)?;
+    boot::overwrite(MACHINE_ID, &text)?;
     if fs::symlink_metadata(DBUS_ID).is_ok_and(|found| found.is_file()) {
-        fs::write(DBUS_ID, &text).during("write", DBUS_ID)?;
+        boot::overwrite(DBUS_ID, &text)?;
     }
     for entry in fs::read_dir("/etc/ssh").into_iter().flatten().flatten() {
         if is_host_key(&entry.path()) {

@@ -12,6 +12,7 @@ use crate::{
     host::Host,
     ledger::MemoryLease,
     net::Network,
+    template,
 };
 use berth_hypervisor::{Launch, Origin, Vm};
 use berth_types::{Code, Event, Failure, Machine, Refusal, Runtime, State, next};
@@ -264,6 +265,9 @@ impl Actor {
             return Err((error, memory, network));
         }
         let thawed = clock.elapsed();
+        if let Some(template) = template::like(&self.host, &self.record) {
+            self.host.storage.read_ahead(&self.record.id, &template.id);
+        }
         fault::point("wake.thawed");
         let powered = power(&self.host, &self.record, memory, network, Origin::Saved).await?;
         let going = async {

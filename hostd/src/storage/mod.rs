@@ -1,5 +1,6 @@
 //! Storage: a pool with reflinks, and a directory in it for every machine.
 
+mod ahead;
 mod directory;
 mod extents;
 mod generation;
@@ -223,6 +224,18 @@ impl Storage {
             Ok(())
         })
         .await
+    }
+
+    /// Has a sleeping machine's memory read in the background, as far as a machine
+    /// of this template is in memory. It can do without.
+    pub fn read_ahead(&self, id: &MachineId, template: &GenerationId) {
+        let memory = self.directory(id).join(RAM);
+        let booted = self.generations.directory(template).join(RAM);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = ahead::read(&memory, &booted) {
+                tracing::debug!(%error, memory = %memory.display(), "not read ahead");
+            }
+        });
     }
 
     /// Device state that does not belong to the RAM beside it any more.
