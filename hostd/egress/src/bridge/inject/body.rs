@@ -1,6 +1,9 @@
 //! Bodies on their way, counted, and searched where a secret may come back.
 
-use super::needle::{Finder, Stream};
+use super::{
+    messages::Messages,
+    needle::{Finder, Stream},
+};
 use crate::{bridge::report::Reporter, control::Decision};
 use bytes::{Buf, Bytes};
 use flate2::write::MultiGzDecoder;
@@ -116,6 +119,8 @@ impl Drop for Line {
 /// How a body is searched.
 pub struct Scrub {
     stream: Stream,
+    /// Whose ends are waited for.
+    messages: Option<Messages>,
     finder: Arc<Finder>,
     gunzip: Option<MultiGzDecoder<Vec<u8>>>,
     /// Compressed bytes that wait: little at a time, for they may become much.
@@ -125,18 +130,30 @@ pub struct Scrub {
 const COMPRESSED_STEP: usize = 2048;
 
 impl Scrub {
-    pub fn new(finder: Arc<Finder>, stream: Stream, gzip: bool) -> Self {
+    pub fn new(finder: Arc<Finder>, stream: Stream, gzip: bool, messages: Option<Messages>) -> Self {
         let gunzip = gzip.then(|| MultiGzDecoder::new(Vec::new()));
-        Self { stream, finder, gunzip, waiting: Bytes::new() }
+        Self { stream, messages, finder, gunzip, waiting: Bytes::new() }
     }
 
     fn data(&mut self, data: Bytes) -> Result<Vec<u8>, BodyError> {
-        let Some(gunzip) = &mut self.gunzip else { return Ok(self.stream.push(&data)) };
+        let Some(gunzip) = &mut self.gunzip else { return Ok(self.search(&data)) };
         self.waiting = data;
         let step = self.waiting.split_to(self.waiting.len().min(COMPRESSED_STEP));
         gunzip.write_all(&step)?;
         let plain = std::mem::take(gunzip.get_mut());
         Ok(self.stream.push(&plain))
+    }
+
+    fn search(&mut self, mut data: &[u8]) -> Vec<u8> {
+        let Some(messages) = &mut self.messages else { return self.stream.push(data) };
+        let mut output = Vec::with_capacity(data.len());
+        while let Some((part, is_end)) = messages.next(&mut data) {
+            output.extend(self.stream.push(part));
+            if is_end {
+                output.extend(self.stream.finish());
+            }
+        }
+        output
     }
 
     fn end(&mut self) -> Result<Vec<u8>, BodyError> {

@@ -8,6 +8,7 @@
 mod body;
 mod exchange;
 pub mod gate;
+mod messages;
 pub mod needle;
 mod response;
 pub mod rewrite;

@@ -2,6 +2,7 @@
 
 use super::{
     body::{Download, Line, Scrub, scrub_headers},
+    messages::{Messages, has_messages},
     needle::{Finder, Stream, Style},
     rewrite,
 };
@@ -37,14 +38,16 @@ pub fn scrub(
     }
     // A refusal has a line of its own.
     let gzip = encoding(&parts).inspect_err(|_| line.forget())?;
-    let style = style(&parts);
+    let kind = kind(&parts);
+    let style = style(&kind);
     if gzip {
         parts.headers.remove(CONTENT_ENCODING);
     }
     if gzip || style == Style::Text {
         parts.headers.remove(CONTENT_LENGTH);
     }
-    let scrub = Scrub::new(finder.clone(), Stream::new(finder, style), gzip);
+    let messages = (has_messages(&kind) && !gzip).then(Messages::default);
+    let scrub = Scrub::new(finder.clone(), Stream::new(finder, style), gzip, messages);
     Ok(Response::from_parts(parts, Download::server(incoming, Some(scrub), line)))
 }
 
@@ -61,10 +64,13 @@ fn encoding(parts: &Parts) -> Result<bool, Unreadable> {
     Ok(gzip)
 }
 
-/// Text may change its length; in formats that count bytes it must not.
-fn style(parts: &Parts) -> Style {
+fn kind(parts: &Parts) -> String {
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("text/plain");
-    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Text may change its length; in formats that count bytes it must not.
+fn style(kind: &str) -> Style {
     let text = kind.starts_with("text/")
         || ["json", "xml", "javascript", "yaml", "x-www-form-urlencoded", "x-ndjson"]
             .iter()
