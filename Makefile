@@ -11,7 +11,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 STATIC := x86_64-unknown-linux-gnu
 RELEASED := berth berth-hostd berth-gateway berth-bridge
 
-.PHONY: help run up down setup setup-test build image lint unit e2e test fuzz bench
+.PHONY: help run up down setup setup-test setup-bench build image lint unit e2e test fuzz bench
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ setup: ## Check for Rust, install the packages that are missing
 
 setup-test:
 	@scripts/setup test
+
+setup-bench:
+	@scripts/setup bench
 
 build: setup ## Build the programs, in release mode
 	@cargo build --release -p berth-cli -p berth-hostd -p berth-gateway -p berth-egress --bins
@@ -60,5 +63,5 @@ FUZZ ?= 600
 fuzz: setup ## Mutate what guests and servers send, FUZZ=SECONDS each
 	BERTH_FUZZ_SECONDS=$(FUZZ) cargo test -p berth-egress --lib fuzz_ -- --nocapture
 
-bench: setup-test image ## Measure against OpenSSH's sshd; writes docs/benchmarks.md
+bench: setup-bench image ## Measure against OpenSSH's sshd; writes docs/benchmarks.md
 	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo run --release -p berth-tests --bin bench
