@@ -42,6 +42,9 @@ pub fn explain(machine: &Machine, seen: Option<&Activity>, policy: IdlePolicy, n
             format!("{name} is awake because {}{}{wakes}", reasons(seen), outlook(seen, policy))
         }
         State::Paused => {
+            if let Some(hold) = machine.hold() {
+                return format!("{name} is paused: {}", hold.reason);
+            }
             let later =
                 policy.sleep.map_or(String::new(), |sleep| format!(", and asleep when idle for {sleep}"));
             format!(

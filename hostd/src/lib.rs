@@ -23,6 +23,7 @@ mod registry;
 mod run;
 mod secret;
 mod server;
+mod shortage;
 mod storage;
 mod store;
 mod template;

@@ -13,6 +13,7 @@ use crate::{
     registry::Registry,
     secret::{MasterKey, Vault},
     server::Server,
+    shortage,
     storage::Storage,
     store::Store,
     template,
@@ -86,6 +87,7 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     tokio::spawn(egress::attend(host.clone(), events));
     // 3. What an earlier hostd left.
     recover::recover(&host).await?;
+    tokio::spawn(shortage::watch(host.clone()));
     tokio::spawn(template::prepare(host.clone()));
     // 4. Serve.
     let server = Server::bind(&host.config.service.api_socket(), &host.config.gateway.user)?;

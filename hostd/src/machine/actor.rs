@@ -89,9 +89,18 @@ pub fn spawn(host: Arc<Host>, record: Machine, beginning: Beginning) -> Handle {
     if let Some(generation) = &record.sleeps_in {
         host.archive.hold(generation);
     }
-    let deferred = VecDeque::new();
-    let (up, kept, paused, distrusted) = (None, None, None, None);
-    let actor = Actor { host, record, public, asks, deferred, last_used, up, kept, paused, distrusted };
+    let actor = Actor {
+        host,
+        record,
+        public,
+        asks,
+        deferred: VecDeque::new(),
+        last_used,
+        up: None,
+        kept: None,
+        paused: None,
+        distrusted: None,
+    };
     tokio::spawn(actor.run(beginning));
     handle
 }
@@ -213,6 +222,12 @@ impl Actor {
                 let set = self.set(policy).await;
                 reply(answer, set);
             }
+            Ask::Hold(answer) => {
+                let held = self.hold().await;
+                reply(answer, held);
+            }
+            Ask::Release if self.record.hold().is_some() => self.start(Vec::new()).await,
+            Ask::Release => {}
             // Taken by `run`, which ends with it.
             Ask::Remove(answer) => self.deferred.push_front(Ask::Remove(answer)),
         }

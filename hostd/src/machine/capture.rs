@@ -3,7 +3,7 @@
 use super::{actor::Actor, rest::For};
 use crate::{
     archive,
-    error::{Error, Result},
+    error::{Error, Result, pool_full},
     fault,
     storage::Way,
 };
@@ -26,6 +26,9 @@ impl Actor {
             }
         }
         self.host.storage.admit(berth_types::ByteSize(0))?;
+        if self.record.hold().is_some() {
+            return Err(pool_full().into());
+        }
         let archive = &self.host.archive;
         let generation = match (self.record.state, self.record.sleeps_in.clone()) {
             (State::Running, _) => self.capture_running(why).await?,

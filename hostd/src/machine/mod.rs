@@ -43,6 +43,10 @@ pub enum Ask {
     Capture(Why, Answer<Arc<Generation>>),
     Restore(Point, Answer),
     Policy(Policy, Answer),
+    /// Stand still: there is no room for what it writes.
+    Hold(Answer),
+    /// There is room again.
+    Release,
 }
 
 /// What a user may set for when a machine rests and wakes.
@@ -132,6 +136,15 @@ impl Handle {
         self.ask(|answer| Ask::Policy(policy, answer)).await
     }
 
+    pub async fn hold(&self) -> Result<(), Refusal> {
+        self.ask(Ask::Hold).await
+    }
+
+    pub async fn release(&self) {
+        // If it is gone, nobody holds it.
+        let _ = self.asks.send(Ask::Release).await;
+    }
+
     async fn ask<T>(&self, ask: impl FnOnce(Answer<T>) -> Ask) -> Result<T, Refusal> {
         let gone = || Refusal::new(Code::NotFound, "the machine is gone", "see yours with 'ls'");
         let (answer, answered) = oneshot::channel();
@@ -167,7 +180,7 @@ impl Handle {
             created: record.created,
             last_used: used,
             up_ms: up.and_then(|up| u64::try_from(up).ok()),
-            failure: record.failure.clone(),
+            failure: record.hold().or_else(|| record.failure.clone()),
             parent: record.parent.as_ref().map(|parent| parent.name.clone()),
             parent_id: record.parent.as_ref().map(|parent| parent.machine.clone()),
             expires: record.expires,

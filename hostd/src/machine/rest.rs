@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     archive,
-    error::{Error, Result},
+    error::{Error, Result, pool_full},
     fault,
     guest::Control,
     idle::{self, Rest},
@@ -39,7 +39,10 @@ impl Actor {
         let record = &self.record;
         let clock = [record.expires, record.schedule.map(|schedule| schedule.at)];
         let clock = clock.into_iter().flatten().map(from_now);
-        let paused = self.paused.zip(self.policy().sleep).map(|(since, sleep)| since + sleep.duration());
+        let paused = self.paused.filter(|_| record.held.is_none()).zip(self.policy().sleep);
+        let awake = record.keepalive_until.map(from_now);
+        let paused =
+            paused.map(|(since, sleep)| awake.into_iter().fold(since + sleep.duration(), Instant::max));
         let count = self.kept.as_ref().map(|_| Instant::now() + COUNT);
         clock.chain(paused).chain(count).min()
     }
@@ -82,7 +85,7 @@ impl Actor {
                 let activity = up.monitor.as_ref().map(|monitor| monitor.activity().borrow().clone());
                 activity.map_or(Rest::Stay, |activity| idle::decide(self.policy(), &activity, awake))
             }
-            (State::Paused, Some(_)) if !awake => {
+            (State::Paused, Some(_)) if !awake && self.record.held.is_none() => {
                 let idle = self.paused.map_or(Duration::ZERO, |since| since.elapsed());
                 if self.policy().sleep.is_some_and(|sleep| idle >= sleep.duration()) {
                     Rest::Sleep
@@ -122,6 +125,25 @@ impl Actor {
                 tracing::debug!(machine = %id, error = error.chain(), "cannot write a paused machine out");
             }
         });
+        Ok(())
+    }
+
+    /// At once, whether the guest agrees or not: what it writes next may have no
+    /// place. Nobody who knocks wakes it.
+    pub async fn hold(&mut self) -> Result<()> {
+        let Some(up) = self.up.as_mut().filter(|_| self.record.state == State::Running) else {
+            return Ok(());
+        };
+        let state = next(self.record.state, Event::Pause)?;
+        up.powered.vm.pause().await?;
+        up.monitor = None;
+        (self.record.held, self.paused) = (Some(Timestamp::now()), Some(Instant::now()));
+        if let Err(error) = self.become_state(state).await {
+            // Full everywhere. It stands still all the same.
+            tracing::error!(machine = %self.record.id, error = error.chain(), "cannot write down that it is held");
+            self.record.state = state;
+            self.publish();
+        }
         Ok(())
     }
 
@@ -204,6 +226,9 @@ impl Actor {
     pub async fn suspend(&mut self, why: Why) -> Result<()> {
         if self.record.state == State::Asleep {
             return Ok(());
+        }
+        if self.record.hold().is_some() {
+            return Err(pool_full().into());
         }
         let before = self.record.state;
         // 1. Intent.

@@ -114,6 +114,12 @@ pub async fn greet(host: &Host, machine: &Machine, powered: &Powered) -> Result<
 impl Actor {
     pub async fn start(&mut self, mut answers: Vec<Answer>) {
         if self.record.state == State::Paused && self.up.is_some() {
+            if self.record.hold().is_some()
+                && let Err(full) = self.host.storage.admit_held()
+            {
+                answers.into_iter().for_each(|answer| reply(answer, Err(full.clone().into())));
+                return;
+            }
             match self.unpause().await {
                 Ok(()) => answers.into_iter().for_each(|answer| reply(answer, Ok(()))),
                 Err(error) => self.did_not_start(error, answers).await,
@@ -352,7 +358,7 @@ impl Actor {
         let state = next(self.record.state, Event::Up)?;
         self.record.fresh = false;
         let slept_in = self.record.sleeps_in.take();
-        self.paused = None;
+        (self.paused, self.record.held) = (None, None);
         let monitor = self.monitor(&powered, control);
         self.up = Some(Up { powered, monitor: Some(monitor), alarm: None });
         if let Err(error) = self.become_state(state).await {

@@ -97,6 +97,12 @@ impl Storage {
         Ok(())
     }
 
+    /// The same for a machine that was held: it goes on with half the reserve, and
+    /// whoever holds it again will.
+    pub fn admit_held(&self) -> Result<(), Refusal> {
+        if self.space()?.free.bytes() < self.reserve.bytes() / 2 { Err(pool_full()) } else { Ok(()) }
+    }
+
     /// An image by name; `None` when there is none of that name.
     pub fn image(&self, name: &str) -> Option<ImageFiles> {
         let plain =

@@ -62,6 +62,9 @@ pub struct Machine {
     pub idle: Option<IdlePolicy>,
     #[serde(default)]
     pub keepalive_until: Option<Timestamp>,
+    /// Since when it stands still because the pool is nearly full.
+    #[serde(default)]
+    pub held: Option<Timestamp>,
     #[serde(default)]
     pub schedule: Option<Schedule>,
     /// When it removes itself.
@@ -87,6 +90,13 @@ pub struct Size {
 }
 
 impl Machine {
+    /// Why it stands still although somebody may want it.
+    pub fn hold(&self) -> Option<Failure> {
+        let at = self.held.filter(|_| self.state == State::Paused)?;
+        let reason = "the host's storage is nearly full: it stands still until there is room".to_owned();
+        Some(Failure { reason, at })
+    }
+
     /// One that has never been up and has nothing but its size.
     pub fn new(owner: UserId, name: MachineName, image: String, size: Size) -> Self {
         let now = Timestamp::now();
@@ -111,6 +121,7 @@ impl Machine {
             parent: None,
             idle: None,
             keepalive_until: None,
+            held: None,
             schedule: None,
             expires: None,
             egress: None,

@@ -6,7 +6,7 @@ use crate::{
     context::{Case, Context},
 };
 use anyhow::{Context as _, Result, ensure};
-use berth_tests::{Run, Running, Settings};
+use berth_tests::{Run, Running, Settings, eventually};
 use std::{
     fs,
     net::TcpStream,
@@ -19,6 +19,7 @@ pub const CASES: &[Case] = cases![
     OwnService:
         a_full_pool_refuses_new_work_only,
         a_capture_that_finds_the_pool_full_harms_nobody,
+        whoever_fills_the_pool_stands_still,
         too_many_logins_wait_or_are_told;
 ];
 
@@ -96,6 +97,46 @@ fn a_capture_that_finds_the_pool_full_harms_nobody(context: &Context) -> Result<
         );
         let points = account.verb("snapshots dev --json")?.ok()?.json()?;
         ensure!(points.as_array().map(Vec::len) == Some(2), "half-made: {points}");
+        Ok(())
+    })
+}
+
+fn whoever_fills_the_pool_stands_still(context: &Context) -> Result<()> {
+    let settings = Settings::default().set("host.pool_size", "4G").set("host.pool_reserve", "1G");
+    context.with_service(&settings, |service| {
+        let account = service.account(context.scratch())?;
+        account.verb("new greedy --memory 256M")?.ok()?;
+        account.verb("new other --memory 256M")?.ok()?;
+        let (greedy, other) = (account.at("greedy"), account.at("other"));
+        let boots = (boot_id(&greedy)?, boot_id(&other)?);
+        let filler = mount_point(&service.data())?.join("filler");
+        let much = service.status()?.pool_free.bytes().saturating_sub(400 << 20).to_string();
+        Run::new("fallocate").args(["-l", &much]).arg(&filler).ok()?;
+
+        let writing = greedy
+            .ssh(&[])
+            .arg("dd if=/dev/zero of=data bs=1M count=600 conv=fsync 2>/dev/null && echo written")
+            .limit(5 * MINUTE)
+            .start()?;
+        eventually("the one that fills the pool to be held", 2 * MINUTE, || {
+            let info = account.verb("info greedy --json")?.ok()?.json()?;
+            let reason =
+                info.pointer("/failure/reason").and_then(|reason| reason.as_str()).unwrap_or_default();
+            Ok(info.get("state").is_some_and(|state| state == "paused") && reason.contains("nearly full"))
+        })?;
+        for refused in [greedy.run("true")?, account.verb("sleep greedy")?] {
+            let refused = refused.expect(6)?;
+            ensure!(refused.errors().contains("storage is full"), "{}", refused.report());
+        }
+        ensure!(boot_id(&other)? == boots.1, "the other one was harmed");
+        other.exec("echo fine > note && sync").context("the other one writes")?;
+
+        fs::remove_file(filler)?;
+        let written = writing.wait()?.ok()?;
+        ensure!(written.line() == "written", "{}", written.report());
+        ensure!(boot_id(&greedy)? == boots.0, "it was booted again");
+        let info = account.verb("info greedy --json")?.ok()?.json()?;
+        ensure!(info.get("failure").is_none_or(serde_json::Value::is_null), "it is still blamed: {info}");
         Ok(())
     })
 }
