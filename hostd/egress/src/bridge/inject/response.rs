@@ -8,7 +8,7 @@ use super::{
 };
 use hyper::{
     Method, Response, StatusCode,
-    body::Incoming,
+    body::{Body, Incoming},
     header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
     http::response::Parts,
 };
@@ -30,7 +30,9 @@ pub fn scrub(
         return Ok(Response::from_parts(parts, Download::server(incoming, None, line)));
     };
     scrub_headers(&mut parts.headers, &finder);
-    let bodiless = *method == Method::HEAD
+    // gRPC tells an answer that is only trailers by the end of the stream with it.
+    let bodiless = incoming.is_end_stream()
+        || *method == Method::HEAD
         || parts.status.is_informational()
         || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     if bodiless {
