@@ -163,6 +163,12 @@ impl Running {
         Ok(self.child.try_wait()?.is_none())
     }
 
+    /// Also when nobody has waited for it yet.
+    pub fn has_ended(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with(['Z', 'X']))
+    }
+
     pub fn signal(&self, signal: signal::Signal) -> Result<()> {
         signal::kill(Pid::from_raw(self.pid()), signal)
             .with_context(|| format!("cannot signal {}", self.what))

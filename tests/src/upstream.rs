@@ -105,7 +105,10 @@ impl Upstream {
         for process in [&self.sshd, &self.servers] {
             process.signal(Signal::SIGKILL)?;
         }
-        Ok(())
+        // Killed is not yet gone.
+        eventually("the servers outside to end", Duration::from_secs(30), || {
+            Ok(self.sshd.has_ended() && self.servers.has_ended())
+        })
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
