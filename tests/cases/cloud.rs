@@ -132,5 +132,6 @@ fn a_generation_of_another_driver_boots_from_its_disk(context: &Context) -> Resu
 
 /// The walk of the sleep cases, on this driver.
 fn hostd_may_die_at_every_fault_point(context: &Context) -> Result<()> {
-    every_fault_point(context, &cloud_hypervisor(context.scratch())?).context("on cloud-hypervisor")
+    let settings = cloud_hypervisor(context.scratch())?;
+    every_fault_point(context, &settings, until_ready).context("on cloud-hypervisor")
 }

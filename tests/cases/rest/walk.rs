@@ -40,13 +40,18 @@ fn way(point: &str) -> Result<Way> {
 }
 
 fn hostd_may_die_at_every_fault_point(context: &Context) -> Result<()> {
-    every_fault_point(context, &settings())
+    every_fault_point(context, &settings(), |_| Ok(()))
 }
 
-/// The walk itself, on machines of 256 MiB.
-pub fn every_fault_point(context: &Context, settings: &Settings) -> Result<()> {
+/// The walk itself, on machines of 256 MiB, once the service is ready for it.
+pub fn every_fault_point(
+    context: &Context,
+    settings: &Settings,
+    ready: impl Fn(&Service) -> Result<()>,
+) -> Result<()> {
     context.with_service(settings, |service| {
         let account = service.account(context.scratch())?;
+        ready(service)?;
         let dev = machine(&account, "dev")?;
         dev.exec("echo base > note; sync")?;
         account.verb("snapshot dev base")?.ok()?;
@@ -66,7 +71,7 @@ fn walk(service: &Service, account: &Account, point: &str) -> Result<()> {
     }
     service.kill_hostd()?;
     service.start_doomed_hostd(point)?;
-    let verb = account.client("ssh").args(["berth", "--", way.verb]).start()?;
+    let verb = account.client("ssh").args(["berth", "--", way.verb]).limit(10 * MINUTE).start()?;
     eventually("hostd to die", 10 * MINUTE, || Ok(service.hostd_pid().is_err()))?;
     service.start_hostd()?;
     let out = verb.wait()?;
