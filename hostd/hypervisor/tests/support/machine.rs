@@ -113,11 +113,17 @@ impl Machine {
     }
 
     /// A launch, and its network if there will be a guest to talk to.
+    /// A kernel and what it unpacks first.
+    pub fn boots_from(&self) -> [PathBuf; 2] {
+        let image = self.subject.image().map(Path::to_owned).unwrap_or_default();
+        [self.subject.kernel().unwrap_or_else(|| image.join("vmlinux")), image.join("initrd")]
+    }
+
     pub fn launch(&self, origin: Origin) -> Result<(Launch, Option<Guest>)> {
         let image = self.subject.image();
         let net = if image.is_some() { Net::new()? } else { Net::none()? };
         let guest = image.is_some().then(|| Guest(net.netns.clone()));
-        let image = image.map(Path::to_owned).unwrap_or_default();
+        let [kernel, initrd] = self.boots_from();
         let launch = Launch {
             id: self.id.clone(),
             directory: self.directory.clone(),
@@ -125,8 +131,8 @@ impl Machine {
             cpus: 1,
             memory: ByteSize(self.memory),
             uid: UID,
-            kernel: self.subject.kernel().unwrap_or_else(|| image.join("vmlinux")),
-            initrd: image.join("initrd"),
+            kernel,
+            initrd,
             netns: net.netns,
             ctl_tap: net.ctl,
             eth_tap: net.eth,
