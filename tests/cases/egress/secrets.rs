@@ -47,7 +47,7 @@ print(len(came), good.decode(), came[-1] - came[0] > 0.4)
 const CALLS: &str = r#"
 import time, grpc
 with grpc.secure_channel("grpc.upstream.example:50051", grpc.ssl_channel_credentials()) as channel:
-    answer, call = channel.unary_unary("/berth.Test/Greet").with_call(b"world", timeout=30)
+    answer, call = channel.unary_unary("/berth.Test/Greet").with_call(b"world", timeout=60)
     print(answer.decode(), dict(call.trailing_metadata())["x-last"], sep=", ")
     # Each message is sent when the answer to the last is there: nothing is held back.
     came = []
@@ -57,12 +57,12 @@ with grpc.secure_channel("grpc.upstream.example:50051", grpc.ssl_channel_credent
             yield text
             while len(came) == seen:
                 time.sleep(0.01)
-    reversing = channel.stream_stream("/berth.Test/Reverse")(messages(), timeout=30)
+    reversing = channel.stream_stream("/berth.Test/Reverse")(messages(), timeout=60)
     for message in reversing:
         came.append(message.decode())
     print(*came, dict(reversing.trailing_metadata())["x-count"])
     try:
-        channel.unary_unary("/berth.Test/Refuse")(b"", timeout=30)
+        channel.unary_unary("/berth.Test/Refuse")(b"", timeout=60)
     except grpc.RpcError as error:
         print(error.code().name, error.details())
 "#;
