@@ -9,12 +9,14 @@
 use crate::{host::Host, machine::Handle};
 use berth_types::{MachineId, State};
 use std::{collections::HashMap, fs, sync::Arc, time::Duration};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::timeout};
 
 /// How often to look.
 const CALM: Duration = Duration::from_secs(1);
 /// The same when there is less than twice the reserve.
 const ALERT: Duration = Duration::from_millis(100);
+/// How long one that is busy with something else is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// A machine that answers somebody writes as much, most of it to its own memory.
 const FAIR: u64 = 32 << 20;
 
@@ -80,7 +82,8 @@ async fn hold(handles: impl IntoIterator<Item = Handle>, free: u64) -> bool {
         });
     }
     let any = !holding.is_empty();
-    holding.join_all().await;
+    // Whoever is busy has the ask in its queue; the others fill the pool meanwhile.
+    let _ = timeout(PATIENCE, holding.join_all()).await;
     any
 }
 
