@@ -120,8 +120,7 @@ pub fn size_does_not_matter(subject: &Subject) -> Result<()> {
     }
     let mut medians = Vec::new();
     for (machine, mut runs) in sizes {
-        let state = std::fs::metadata(machine.directory.join("state"))?.len();
-        ensure!(state < 1 << 20, "a device state of {state} bytes");
+        let state = state_size(&machine)?;
         runs.sort();
         let median = runs.get(RUNS / 2).copied().unwrap_or_default();
         eprintln!(
@@ -149,7 +148,13 @@ async fn resumed(subject: &Subject, machine: &Machine) -> Result<Duration> {
     ensure!(guest.answers(SOON), "it does not answer");
     timing(subject, &format!("{} MiB: start to an answer", machine.memory >> 20), begun);
     put_away(&running).await?;
+    let state = state_size(machine)?;
+    ensure!(state < 1 << 20, "a device state of {state} bytes");
     Ok(resumed)
+}
+
+fn state_size(machine: &Machine) -> Result<u64> {
+    Ok(std::fs::metadata(machine.directory.join("state"))?.len())
 }
 
 async fn put_away(running: &Running) -> Result<()> {
