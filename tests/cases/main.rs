@@ -19,7 +19,7 @@ mod terminal;
 mod users;
 mod verbs;
 
-use berth_tests::{clean_up_on_signals, missing_for_cloud_hypervisor};
+use berth_tests::{LOG, clean_up_on_signals, missing_for_cloud_hypervisor};
 use context::{Case, Context, Needs};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
@@ -32,6 +32,8 @@ use std::{
 const THREADS: usize = 3;
 /// Whoever wants the whole faster looks at these.
 const LONGEST: usize = 15;
+/// Of a failure's causes, where they are told in short.
+const SHORT: usize = 500;
 
 const AREAS: &[(&str, &[Case])] = &[
     ("session", session::CASES),
@@ -78,17 +80,22 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let mut trials = Vec::new();
     let times = Arc::new(Mutex::new(Vec::new()));
+    let failures = Arc::new(Mutex::new(Vec::new()));
     for (area, cases) in AREAS {
         for case in *cases {
             let (inner, times) = (Arc::clone(&context), Arc::clone(&times));
+            let failures = Arc::clone(&failures);
             let skipped = (context.is_sshd() && case.needs != Needs::AnyServer)
                 || (missing.is_some() && case.needs == Needs::CloudHypervisor);
             let name = format!("{area}::{}", case.name);
             let trial = Trial::test(name.clone(), move || {
                 let start = Instant::now();
-                let ended = run(case, &inner);
-                times.lock().unwrap_or_else(PoisonError::into_inner).push((start.elapsed(), name));
-                ended
+                let ended = (case.run)(&inner);
+                times.lock().unwrap_or_else(PoisonError::into_inner).push((start.elapsed(), name.clone()));
+                ended.map_err(|error| {
+                    failures.lock().unwrap_or_else(PoisonError::into_inner).push(in_short(&name, &error));
+                    explain(case, &inner, &error)
+                })
             });
             trials.push(trial.with_ignored_flag(skipped));
         }
@@ -110,17 +117,26 @@ fn main() -> anyhow::Result<ExitCode> {
         if left.is_empty() { Ok(()) } else { Err(left.join("\n").into()) }
     });
     let end = libtest_mimic::run(&Arguments { filter: None, ..arguments }, vec![end]);
+    // Again at the end, which is what is kept of a long log.
+    for failure in failures.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        println!("failed: {failure}");
+    }
     Ok(if cases.has_failed() { cases.exit_code() } else { end.exit_code() })
 }
 
-fn run(case: &Case, context: &Context) -> Result<(), Failed> {
-    (case.run)(context).map_err(|error| {
-        let logs = if matches!(case.needs, Needs::OwnService | Needs::CloudHypervisor) {
-            String::new()
-        } else {
-            context.logs()
-        };
-        let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
-        format!("{}\n{logs}", causes.join("\nbecause: ")).into()
-    })
+/// The causes on a line, without the logs among them.
+fn in_short(name: &str, error: &anyhow::Error) -> String {
+    let causes = error.chain().map(ToString::to_string).filter(|cause| !cause.starts_with(LOG));
+    let line = causes.map(|cause| cause.replace('\n', " ")).collect::<Vec<_>>().join(": ");
+    format!("{name}: {}", line.chars().take(SHORT).collect::<String>())
+}
+
+fn explain(case: &Case, context: &Context, error: &anyhow::Error) -> Failed {
+    let logs = if matches!(case.needs, Needs::OwnService | Needs::CloudHypervisor) {
+        String::new()
+    } else {
+        context.logs()
+    };
+    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    format!("{}\n{logs}", causes.join("\nbecause: ")).into()
 }

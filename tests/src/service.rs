@@ -28,6 +28,9 @@ const START: Duration = Duration::from_secs(90);
 /// Machines are stopped cleanly, all at once.
 const STOP: Duration = Duration::from_secs(120);
 
+/// How a log in a failure begins.
+pub const LOG: &str = "--- ";
+
 pub struct Service {
     endpoint: Endpoint,
     directory: PathBuf,
@@ -126,7 +129,7 @@ impl Service {
             let log = fs::read_to_string(self.log_path(name)).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let tail = lines.get(lines.len().saturating_sub(40)..).unwrap_or_default();
-            text.push_str(&format!("--- {name}.log\n{}\n", tail.join("\n")));
+            text.push_str(&format!("{LOG}{name}.log\n{}\n", tail.join("\n")));
         }
         text
     }

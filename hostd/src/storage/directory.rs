@@ -106,7 +106,7 @@ pub fn import(directory: &Path, name: &str, disk: &Path) -> Result<PathBuf> {
     if copy.exists() {
         return Ok(copy);
     }
-    let fresh = directory.join(format!(".{name}-{}.new", MachineId::random()));
+    let fresh = directory.join(format!("{MAKING}{name}-{}", MachineId::random()));
     if clone(disk, &fresh).is_err() {
         copy_sparse(disk, &fresh)?;
     }
@@ -120,6 +120,15 @@ pub fn import(directory: &Path, name: &str, disk: &Path) -> Result<PathBuf> {
         }
     }
     Ok(copy)
+}
+
+/// Removes what a hostd that was killed had copied so far.
+pub fn forget_imports(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(MAKING) {
+            discard(&entry.path());
+        }
+    }
 }
 
 /// Copies what is data and leaves holes as holes.

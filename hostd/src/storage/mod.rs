@@ -17,6 +17,9 @@ use directory::{DISK, MAKING, REMOVING, STATE};
 use generation::RAM;
 use std::path::{Path, PathBuf};
 
+/// Copies of images' disks, in the pool.
+const IMAGES: &str = "images";
+
 #[derive(Debug)]
 pub struct Storage {
     pool: pool::Pool,
@@ -49,6 +52,7 @@ impl Storage {
         let pool = pool::Pool::open(&config.service.data, config.host.pool_size).await?;
         let machines = pool.path().join("machines");
         directory::make_private(&machines)?;
+        directory::forget_imports(&pool.path().join(IMAGES));
         let generations = Generations::open(pool.path())?;
         Ok(Self {
             pool,
@@ -268,7 +272,7 @@ impl Storage {
     /// A reflink needs both files on one filesystem, so an image's disk is
     /// copied into the pool the first time it is used.
     async fn image_in_pool(&self, name: &str, disk: &Path) -> Result<PathBuf> {
-        let directory = self.pool.path().join("images");
+        let directory = self.pool.path().join(IMAGES);
         let (disk, name) = (disk.to_owned(), name.to_owned());
         blocking(move || directory::import(&directory, &name, &disk)).await
     }

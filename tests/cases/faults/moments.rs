@@ -49,22 +49,23 @@ fn consistent(service: &Service, account: &Account) -> Result<()> {
     let limit = Duration::from_secs(60);
     berth_tests::eventually("every machine to settle", limit, || {
         Ok(names(account)?.iter().all(|(_, state)| settled.contains(&state.as_str())))
-    })?;
+    })
+    .with_context(|| format!("{:?}", names(account)))?;
     let running = names(account)?.iter().filter(|(_, state)| state == "running").count();
     berth_tests::eventually("as many processes as machines run", limit, || {
         Ok(hypervisors(service)?.len() == running)
     })
     .with_context(|| format!("{all:?}, {:?}", hypervisors(service)))?;
-    let directories: Vec<String> = fs::read_dir(machines(service)?)?
-        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
-        .collect();
+    let directories = in_pool(service, "machines")?;
     ensure!(directories.len() == all.len(), "{all:?}, but directories {directories:?}");
+    let images = in_pool(service, "images")?;
+    ensure!(images.len() <= 1, "half an image was left: {images:?}");
     Ok(())
 }
 
-fn machines(service: &Service) -> Result<std::path::PathBuf> {
-    let found = ["pool/machines", "machines"].iter().map(|name| service.data().join(name));
-    found.into_iter().find(|path| path.exists()).context("no directory of machines")
+fn in_pool(service: &Service, name: &str) -> Result<Vec<String>> {
+    let found = fs::read_dir(service.data().join("pool").join(name));
+    found.into_iter().flatten().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
 fn hostd_may_die_while_it_makes_a_machine(context: &Context) -> Result<()> {
