@@ -9,14 +9,26 @@ use crate::{
 use berth_guest_protocol::Vitals;
 use berth_hypervisor::Vm;
 use berth_types::{Activity, MachineId};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{
     sync::watch,
     task::JoinHandle,
     time::{Instant, timeout_at},
 };
 
+/// How often the host's own figures are looked at.
 const EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
+/// A guest that does nothing is asked less and less often, for to answer is work:
+/// it dirties memory, which the host then writes to the pool.
+const SELDOM: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 60_000 });
+/// Which part of the time that it has been idle may pass unasked.
+const UNASKED: u32 = 4;
 /// A job in the foreground of a terminal counts for this long after it last
 /// used CPU or moved bytes.
 const JOB: Duration = Duration::from_secs(3_600);
@@ -25,6 +37,15 @@ pub struct Monitor {
     task: JoinHandle<()>,
     activity: watch::Receiver<Activity>,
     lost: watch::Receiver<Option<String>>,
+}
+
+/// A machine, as far as its monitor has to know it.
+pub struct Watched {
+    pub id: MachineId,
+    pub vm: Arc<dyn Vm>,
+    pub link: Link,
+    /// Changes when somebody connects.
+    pub last_used: Arc<AtomicI64>,
 }
 
 /// One look at the monitor's news.
@@ -40,11 +61,11 @@ impl Drop for Monitor {
 }
 
 impl Monitor {
-    pub fn start(host: Arc<Host>, machine: MachineId, vm: Arc<dyn Vm>, link: Link, control: Control) -> Self {
+    pub fn start(host: Arc<Host>, watched: Watched, control: Control) -> Self {
         let (seen, activity) = watch::channel(Activity::default());
         let (gone, lost) = watch::channel(None);
         let task = tokio::spawn(async move {
-            let reason = watch(&host, &machine, vm, link, control, seen).await;
+            let reason = watch(&host, watched, control, seen).await;
             gone.send_replace(Some(reason));
             // Whoever waits must not take the end of this task for another.
             std::future::pending::<()>().await;
@@ -84,16 +105,26 @@ impl News {
 /// counts at once: whatever speaks there is not guest-init any more.
 async fn watch(
     host: &Host,
-    machine: &MachineId,
-    vm: Arc<dyn Vm>,
-    link: Link,
+    Watched { id, vm, link, last_used }: Watched,
     mut control: Control,
     seen: watch::Sender<Activity>,
 ) -> String {
     let patience = host.config.machine.silence_timeout.duration();
     let mut tracker = Tracker::new(f64::from(host.config.idle.cpu_percent), vm.cpu_time());
+    let (mut asked, mut used) = (Instant::now(), 0);
     loop {
         tokio::time::sleep(EVERY).await;
+        tracker.work(vm.cpu_time(), Instant::now());
+        let before = std::mem::replace(&mut used, last_used.load(Ordering::Relaxed));
+        if before == used && asked.elapsed() < (tracker.idle() / UNASKED).min(SELDOM) {
+            // For whoever wants to know. What is to be done is decided on fresh answers.
+            seen.send_if_modified(|seen| {
+                *seen = tracker.activity();
+                false
+            });
+            continue;
+        }
+        asked = Instant::now();
         let deadline = Instant::now() + patience;
         let vitals = loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -109,8 +140,9 @@ async fn watch(
             }
         };
         // What the bridge moves for it counts as what it moves itself.
-        let vitals = Vitals { moved: vitals.moved.wrapping_add(host.proxied(machine)), ..vitals };
-        seen.send_replace(tracker.see(&vitals, vm.cpu_time(), Instant::now()));
+        let vitals = Vitals { moved: vitals.moved.wrapping_add(host.proxied(&id)), ..vitals };
+        tracker.see(vitals, Instant::now());
+        seen.send_replace(tracker.activity());
     }
 }
 
@@ -122,7 +154,10 @@ fn silent(patience: Duration) -> String {
 struct Tracker {
     threshold: f64,
     cpu: u64,
-    moved: u64,
+    sampled: Instant,
+    percent: f64,
+    /// As the guest said when it was asked last.
+    vitals: Vitals,
     at: Instant,
     last_moved: Instant,
     last_worked: Instant,
@@ -131,19 +166,35 @@ struct Tracker {
 
 impl Tracker {
     fn new(threshold: f64, cpu: u64) -> Self {
-        let now = Instant::now();
-        Self { threshold, cpu, moved: 0, at: now, last_moved: now, last_worked: now, last_active: now }
+        let (now, vitals) = (Instant::now(), Vitals::default());
+        Self {
+            threshold,
+            cpu,
+            sampled: now,
+            percent: 0.0,
+            vitals,
+            at: now,
+            last_moved: now,
+            last_worked: now,
+            last_active: now,
+        }
     }
 
-    fn see(&mut self, vitals: &Vitals, cpu: u64, now: Instant) -> Activity {
-        let wall = now.duration_since(self.at).as_nanos().max(1) as f64;
-        let percent = cpu.saturating_sub(self.cpu) as f64 / wall * 100.0;
-        if vitals.moved != self.moved {
-            self.last_moved = now;
+    /// What the host sees by itself: its CPU time.
+    fn work(&mut self, cpu: u64, now: Instant) {
+        let wall = now.duration_since(self.sampled).as_nanos().max(1) as f64;
+        self.percent = cpu.saturating_sub(self.cpu) as f64 / wall * 100.0;
+        if self.percent >= self.threshold {
             self.last_worked = now;
             self.last_active = now;
         }
-        if percent >= self.threshold {
+        (self.cpu, self.sampled, self.at) = (cpu, now, now);
+    }
+
+    /// What the guest says.
+    fn see(&mut self, vitals: Vitals, now: Instant) {
+        if vitals.moved != self.vitals.moved {
+            self.last_moved = now;
             self.last_worked = now;
             self.last_active = now;
         }
@@ -151,13 +202,20 @@ impl Tracker {
         if vitals.commands > 0 || job {
             self.last_active = now;
         }
-        (self.cpu, self.moved, self.at) = (cpu, vitals.moved, now);
-        let since = |then| u64::try_from(now.duration_since(then).as_millis()).unwrap_or(u64::MAX);
+        (self.vitals, self.at) = (vitals, now);
+    }
+
+    fn idle(&self) -> Duration {
+        self.at.duration_since(self.last_active)
+    }
+
+    fn activity(&self) -> Activity {
+        let since = |then| u64::try_from(self.at.duration_since(then).as_millis()).unwrap_or(u64::MAX);
         Activity {
-            commands: vitals.commands,
-            terminals: vitals.terminals,
-            busy_terminals: vitals.busy_terminals,
-            cpu_percent: percent as f32,
+            commands: self.vitals.commands,
+            terminals: self.vitals.terminals,
+            busy_terminals: self.vitals.busy_terminals,
+            cpu_percent: self.percent as f32,
             quiet_ms: since(self.last_moved),
             idle_ms: since(self.last_active),
         }
@@ -171,12 +229,13 @@ mod tests {
     fn samples(vitals: impl Fn(u64) -> Vitals, cpu_percent: u64, seconds: u64) -> Activity {
         let start = Instant::now();
         let mut tracker = Tracker::new(10.0, 0);
-        let mut last = Activity::default();
         for second in 1..=seconds {
             let cpu = second * cpu_percent * 10_000_000;
-            last = tracker.see(&vitals(second), cpu, start + Duration::from_secs(second));
+            let now = start + Duration::from_secs(second);
+            tracker.work(cpu, now);
+            tracker.see(vitals(second), now);
         }
-        last
+        tracker.activity()
     }
 
     #[tokio::test]

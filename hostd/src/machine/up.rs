@@ -3,7 +3,7 @@
 use super::{
     Answer, Ask,
     actor::{Actor, Up, reply},
-    monitor::Monitor,
+    monitor::{Monitor, Watched},
 };
 use crate::{
     error::{Error, Result},
@@ -144,8 +144,10 @@ impl Actor {
         self.host.storage.forget_state(&self.record.id);
         self.host.link(&self.record, &powered.network);
         let going = async {
-            // It may be fresh from a smaller template.
-            powered.vm.resize_disk(self.record.disk).await?;
+            if self.record.sleeps_in.is_some() {
+                // It may be fresh from a smaller template.
+                powered.vm.resize_disk(self.record.disk).await?;
+            }
             powered.vm.resume().await
         };
         match going.await {
@@ -374,8 +376,13 @@ impl Actor {
     }
 
     pub fn monitor(&self, powered: &Powered, control: Control) -> Monitor {
-        let (vm, link) = (powered.vm.clone(), powered.network.link.clone());
-        Monitor::start(self.host.clone(), self.record.id.clone(), vm, link, control)
+        let watched = Watched {
+            id: self.record.id.clone(),
+            vm: powered.vm.clone(),
+            link: powered.network.link.clone(),
+            last_used: self.last_used.clone(),
+        };
+        Monitor::start(self.host.clone(), watched, control)
     }
 
     async fn did_not_start(&mut self, error: Error, answers: Vec<Answer>) {
