@@ -31,9 +31,17 @@ use std::sync::{Arc, atomic::AtomicU64};
 impl Session {
     pub async fn exchange(self: Arc<Self>, request: Request<Incoming>) -> Response<Download> {
         let accept = request.headers().get(ACCEPT).cloned();
-        match self.forward(request).await {
+        let number = self.watch.begin();
+        let misframed = || self.watch.fault(number).map(|fault| self.misframed(fault));
+        let forwarded = match misframed() {
+            Some(refused) => Err(refused),
+            None => self.forward(request).await,
+        };
+        let response = match forwarded {
             Ok(response) => response,
             Err(refused) => {
+                // It may have broken off because it was stopped.
+                let refused = misframed().unwrap_or(refused);
                 let mut decision = self.decision();
                 refused.note(&mut decision);
                 if refused.status != StatusCode::FORBIDDEN {
@@ -42,7 +50,9 @@ impl Session {
                 self.machine.host.reporter.decided(decision);
                 refused.response(accept.as_ref()).map(Download::Own)
             }
-        }
+        };
+        self.watch.end(response.status() == StatusCode::SWITCHING_PROTOCOLS);
+        response
     }
 
     async fn forward(

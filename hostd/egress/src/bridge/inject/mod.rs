@@ -7,7 +7,10 @@
 
 mod body;
 mod exchange;
+pub mod framing;
 pub mod gate;
+pub mod guard;
+mod head;
 mod messages;
 pub mod needle;
 mod response;

@@ -1,6 +1,6 @@
 //! The server that a guest talks to.
 
-use super::session::Session;
+use super::{guard::Guard, head::MAX_HEADERS, session::Session};
 use crate::bridge::{replay::Replay, sni::Http};
 use hyper::{server::conn, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -14,11 +14,9 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Streams that a guest opened and reset before they were even looked at.
 const RESETS: usize = 32;
 const HEADER_TABLE: u32 = 4096;
-const MAX_HEADERS: usize = 128;
 
 pub async fn serve(session: Arc<Session>, stream: TlsStream<Replay>) {
     let limits = session.machine.host.shared().limits;
-    let io = TokioIo::new(stream);
     let watched = session.clone();
     let service = service_fn(move |request| {
         let session = session.clone();
@@ -27,13 +25,15 @@ pub async fn serve(session: Arc<Session>, stream: TlsStream<Replay>) {
     let served = async {
         match watched.http {
             Http::One => {
+                let limit = limits.header_bytes as usize;
+                let io = TokioIo::new(Guard::new(stream, limit, watched.watch.clone()));
                 conn::http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(IDLE)
                     .preserve_header_case(true)
                     .auto_date_header(false)
                     .max_headers(MAX_HEADERS)
-                    .max_header_size(limits.header_bytes as usize)
+                    .max_header_size(limit)
                     .serve_connection(io, service)
                     .with_upgrades()
                     .await
@@ -50,13 +50,15 @@ pub async fn serve(session: Arc<Session>, stream: TlsStream<Replay>) {
                     .initial_stream_window_size(STREAM_WINDOW)
                     .initial_connection_window_size(CONNECTION_WINDOW)
                     .keep_alive_interval(IDLE)
-                    .serve_connection(io, service)
+                    .serve_connection(TokioIo::new(stream), service)
                     .await
             }
         }
     };
     tokio::select! {
-        served = served => if let Err(error) = served {
+        served = served => if let Some(fault) = watched.watch.unsaid() {
+            watched.report_fault(fault);
+        } else if let Err(error) = served {
             tracing::debug!(%error, machine = %watched.machine.id, "a guest's HTTP connection broke");
         },
         () = watched.no_longer_allowed() => watched.report_cut(),

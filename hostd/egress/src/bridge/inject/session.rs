@@ -1,6 +1,6 @@
 //! One guest's connection to one secret's host, and the connection behind it.
 
-use super::body::Upload;
+use super::{body::Upload, guard::Watch, head::Fault};
 use crate::{
     bridge::{
         dial::{self, DialError},
@@ -35,6 +35,8 @@ pub struct Session {
     pub to: SocketAddrV4,
     /// What both sides speak.
     pub http: Http,
+    /// How the guest's requests are framed, if they are HTTP/1.
+    pub watch: Arc<Watch>,
     /// Why nothing can ever pass here.
     standing: Option<Refused>,
     /// Why the first attempt failed; the first request hears of it.
@@ -73,6 +75,7 @@ impl Session {
             name,
             to,
             http: preferred,
+            watch: Arc::default(),
             standing: None,
             failed: Mutex::new(None),
             upstream: tokio::sync::Mutex::new(None),
@@ -238,6 +241,18 @@ impl Session {
             decision.reason = "closed: no longer allowed".to_owned();
             self.machine.host.reporter.decided(decision);
         }
+    }
+
+    /// A request that could be read in two ways.
+    pub fn misframed(&self, fault: Fault) -> Refused {
+        let rule = rule(&self.machine.rules().for_tls(&self.name, self.to.port()));
+        Refused::new(rule, fault, "send requests as RFC 9112 has them")
+    }
+
+    pub fn report_fault(&self, fault: Fault) {
+        let mut decision = self.decision();
+        self.misframed(fault).note(&mut decision);
+        self.machine.host.reporter.decided(decision);
     }
 
     pub fn report_handshake(&self, reason: &str) {

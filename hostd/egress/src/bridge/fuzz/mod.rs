@@ -2,6 +2,8 @@
 //! servers send. Seeded, so that what was found is found again; for as long as
 //! `BERTH_FUZZ_SECONDS` says: `make fuzz` for long, a moment otherwise.
 
+mod framing;
+
 use super::{
     dns,
     inject::{
