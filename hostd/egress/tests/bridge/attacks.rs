@@ -1,7 +1,13 @@
 //! What must not work, whoever tries.
 
-use crate::support::{Server, VALUE, World, authority::Authority, bearer, secret, tls::client};
+use crate::support::{
+    Server, VALUE, World,
+    authority::{Authority, Identity},
+    bearer, secret,
+    tls::client,
+};
 use berth_egress::control::{Outcome, Protocol};
+use berth_types::egress::Projection;
 use rustls::{ClientConnection, StreamOwned, pki_types::ServerName};
 use std::{
     io::{Read, Write},
@@ -56,11 +62,13 @@ fn host_and_tls_name_have_to_agree() {
     let answer =
         raw(&world, b"GET https://other.example/ HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(world.refused("secret openai").reason.contains("TLS name"));
     let answer = raw(
         &world,
         b"GET / HTTP/1.1\r\nHost: api.example\r\nHost: other.example\r\nConnection: close\r\n\r\n",
     );
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(world.refused("secret openai").reason.contains("two Host headers"));
     assert!(server.seen().is_empty() && other.seen().is_empty());
 }
 
@@ -81,19 +89,63 @@ fn an_address_of_the_guests_own_gets_nothing() {
 
 #[test]
 fn a_redirect_is_not_followed_by_the_secret() {
-    let (world, server, other) = world();
+    let (mut world, server, other) = world();
     world.guest.curl(&["-L", "https://api.example/redirect"]).is("200").lacks(VALUE);
     assert!(server.last().headers.contains_key("authorization"));
     assert_eq!(other.last().uri, "/taken");
     assert_eq!(other.last().headers.get("authorization"), None);
+    assert_eq!(world.allowed("secret openai").host.unwrap().as_str(), "api.example");
+    assert_eq!(world.allowed("open").host.unwrap().as_str(), "other.example");
 }
 
 #[test]
-fn connect_is_refused_inside_tls() {
-    let (world, server, _) = world();
+fn a_proxy_of_the_guests_own_gets_nothing() {
+    let (mut world, server, _) = world();
     let answer = raw(&world, b"CONNECT api.example:443 HTTP/1.1\r\nHost: api.example\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("secret openai"), "{answer}");
+    assert!(world.refused("secret openai").reason.contains("CONNECT"));
+    // Elsewhere it is a server like any other: what it is told, the guest itself knows.
+    let proxy = world.servers.listen("198.51.100.11:3128".parse().unwrap());
+    proxy.set_nonblocking(false).unwrap();
+    let told = std::thread::spawn(move || {
+        let (mut stream, _) = proxy.accept().unwrap();
+        let mut told = [0u8; 1024];
+        let count = stream.read(&mut told).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        let mut more = vec![0u8; 4096];
+        let further = stream.read(&mut more).unwrap();
+        [&told[..count], &more[..further]].concat()
+    });
+    let ran = world.guest.curl(&["-x", "http://198.51.100.11:3128", "https://api.example/"]);
+    assert_ne!(ran.status, 0, "{ran:?}");
+    let told = String::from_utf8_lossy(&told.join().unwrap()).into_owned();
+    assert!(told.starts_with("CONNECT api.example:443") && !told.contains(VALUE), "{told}");
+    assert_eq!(world.allowed("open").port, Some(3128));
     assert!(server.seen().is_empty());
+}
+
+#[test]
+fn a_value_cannot_split_a_header() {
+    // Such a value is refused when it is set; the bridge does not count on that.
+    let keys = |value: &str| secret("KEY", &["api.example"], vec![Projection::Placeholder], value);
+    let mut world = World::new(vec![keys("sk-live\r\nX-Evil: yes")]);
+    let server = Server::start(&world, "api.example", "198.51.100.10:443");
+    let header = format!("X-Key: {}", world.placeholder());
+    for version in ["--http1.1", "--http2"] {
+        let ran = world.guest.curl(&[version, "-H", &header, "https://api.example/"]);
+        ran.is("403").has("secret KEY").has("one line of visible ASCII").lacks("X-Evil");
+        assert!(world.refused("secret KEY").reason.contains("one line"));
+    }
+    assert!(server.seen().is_empty(), "{:?}", server.seen());
+    // What the guest puts around a placeholder cannot either.
+    world.update(|terms| terms.secrets = vec![keys(VALUE)]);
+    let placeholder = world.placeholder();
+    world.guest.curl(&[&format!("https://api.example/%0d%0aX-Evil:%20yes{placeholder}")]).is("200");
+    assert!(!server.last().headers.contains_key("x-evil"));
+    let split = format!("GET / HTTP/1.1\r\nHost: api.example\r\nX: {placeholder}\rX-Evil: yes\r\n\r\n");
+    let answer = raw(&world, split.as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("secret KEY"), "{answer}");
+    assert!(world.refused("secret KEY").reason.contains("bare CR"));
 }
 
 #[test]
@@ -144,6 +196,7 @@ fn a_server_has_to_prove_its_name() {
         ("another name", world.public.identity("evil.example")),
         ("expired", world.public.issue("api.example", true)),
         ("another authority", stranger.identity("api.example")),
+        ("its own", Identity::self_signed("api.example")),
     ];
     for (number, (what, identity)) in identities.into_iter().enumerate() {
         let address = format!("198.51.100.{}", 13 + number);
@@ -168,12 +221,8 @@ fn authorities(world: &World) -> String {
 
 #[test]
 fn a_secret_that_cannot_be_applied_fails_closed() {
-    let world = World::new(vec![secret(
-        "corp",
-        &["api.example"],
-        vec![berth_types::egress::Projection::ClientCertificate],
-        "no pem",
-    )]);
+    let world =
+        World::new(vec![secret("corp", &["api.example"], vec![Projection::ClientCertificate], "no pem")]);
     let server = Server::start(&world, "api.example", "198.51.100.10:443");
     world.guest.curl(&["https://api.example/"]).is("403").has("secret corp");
     let ran = world.guest.curl(&["-H", "Accept: text/html", "https://api.example/"]);
@@ -225,7 +274,15 @@ fn headers_of_http2_cannot_be_tricked() {
         stream.sock.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
         let _ = stream.read_to_end(&mut Vec::new());
         assert!(server.seen().is_empty(), "{attack}: {:?}", server.seen());
+        let refused = world.refused("secret openai");
+        assert!(refused.reason.contains("rules of HTTP/2"), "{attack}: {refused:?}");
     }
+    // A table of headers that is larger than was offered: 16 MiB.
+    let mut stream = open(&world);
+    stream.write_all(&frame(1, &[&[0x3f, 0xe1, 0xff, 0xff, 0x07][..], &good].concat())).unwrap();
+    let _ = stream.read_to_end(&mut Vec::new());
+    assert!(server.seen().is_empty());
+    assert!(world.refused("secret openai").reason.contains("HTTP/2"));
     // Streams that are reset as soon as they are opened.
     let mut stream = open(&world);
     let block = [good, literal(":authority", "api.example")].concat();
@@ -238,7 +295,10 @@ fn headers_of_http2_cannot_be_tricked() {
             break;
         }
     }
+    drop(stream);
     assert!(server.seen().len() < 5_000, "{} of 20000 streams reached the server", server.seen().len());
+    let overdone = world.decision(|decision| decision.reason.contains("overdoes it"));
+    assert_eq!((overdone.verdict, overdone.rule.as_str()), (Outcome::Refused, "secret openai"));
     world.guest.curl(&["--http2", "https://api.example/still-here"]).is("200");
     let decision = world.decision(|decision| decision.verdict == Outcome::Allowed && decision.down > 0);
     assert_eq!(decision.rule, "secret openai");

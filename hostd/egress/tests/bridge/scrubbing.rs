@@ -4,7 +4,7 @@ use crate::support::{VALUE, World, bearer};
 
 #[test]
 fn the_value_never_comes_back() {
-    let (world, server) = bearer();
+    let (mut world, server) = bearer();
     let placeholder = world.placeholder();
     for version in ["--http1.1", "--http2"] {
         for path in ["/plain", "/header", "/gzip", "/pieces", "/events"] {
@@ -20,6 +20,7 @@ fn the_value_never_comes_back() {
         // What cannot be read is not passed on.
         let ran = world.guest.curl(&[version, "https://api.example/brotli"]);
         ran.is("403").lacks(VALUE).has("secret openai").has("br");
+        assert!(world.refused("secret openai").reason.contains("encoded as br"));
     }
     assert!(server.seen().iter().all(|seen| seen.headers["accept-encoding"] == "identity"));
 }

@@ -7,6 +7,7 @@
 
 mod body;
 mod exchange;
+mod frames;
 pub mod framing;
 pub mod gate;
 pub mod guard;

@@ -1,6 +1,6 @@
 //! The server that a guest talks to.
 
-use super::{guard::Guard, head::MAX_HEADERS, session::Session};
+use super::{frames::Frank, guard::Guard, head::MAX_HEADERS, session::Session};
 use crate::bridge::{replay::Replay, sni::Http};
 use hyper::{server::conn, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -50,7 +50,7 @@ pub async fn serve(session: Arc<Session>, stream: TlsStream<Replay>) {
                     .initial_stream_window_size(STREAM_WINDOW)
                     .initial_connection_window_size(CONNECTION_WINDOW)
                     .keep_alive_interval(IDLE)
-                    .serve_connection(TokioIo::new(stream), service)
+                    .serve_connection(TokioIo::new(Frank::new(stream, watched.clone())), service)
                     .await
             }
         }

@@ -1,8 +1,8 @@
 //! Authorities of the test's own.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
@@ -40,21 +40,35 @@ impl Authority {
     }
 
     pub fn issue(&self, name: &str, expired: bool) -> Identity {
-        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let mut params = params(name);
         if expired {
             params.not_after = date_time_ymd(2020, 1, 1);
         }
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
-        let pem = format!("{}{}", certificate.pem(), key.serialize_pem());
-        Identity { chain: vec![certificate.der().clone()], key, pem }
+        Identity::new(&certificate, key)
     }
 }
 
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
 impl Identity {
+    fn new(certificate: &Certificate, key: KeyPair) -> Self {
+        let pem = format!("{}{}", certificate.pem(), key.serialize_pem());
+        Self { chain: vec![certificate.der().clone()], key, pem }
+    }
+
+    pub fn self_signed(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        Self::new(&params(name).self_signed(&key).unwrap(), key)
+    }
+
     pub fn private_key(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.serialize_der()))
     }
