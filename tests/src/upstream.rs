@@ -37,6 +37,7 @@ pub const NAMES: &[&str] = &[
     "mtls.upstream.example",
     "nowhere.upstream.example",
     "plain.upstream.example",
+    "smuggle.upstream.example",
     "stripe.upstream.example",
 ];
 /// At the same address; its certificate is for another name.

@@ -5,8 +5,66 @@ use crate::context::{Case, Context};
 use anyhow::{Result, ensure};
 
 pub const CASES: &[Case] = crate::cases! {
-    Service: a_secret_goes_nowhere_else, nothing_of_the_host_is_reached, other_packets_are_answered_honestly;
+    Service: a_secret_goes_nowhere_else, requests_are_not_smuggled, nothing_of_the_host_is_reached, other_packets_are_answered_honestly;
 };
+
+/// Each attack on a connection of its own, behind a good request: what was answered.
+const SMUGGLE: &str = r#"
+import socket, ssl
+head = b"POST /bad HTTP/1.1\r\nHost: smuggle.upstream.example\r\n"
+chunked = b"Transfer-Encoding: chunked\r\n"
+for name, rest in (
+    ("both", b"Content-Length: 5\r\n" + chunked + b"\r\n0\r\n\r\n"),
+    ("twice", b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!"),
+    ("plus", b"Content-Length: +5\r\n\r\nhello"),
+    ("identity", b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"),
+    ("fold", b"X: a\r\n Content-Length: 5\r\n\r\nhello"),
+    ("cr", b"X: a\rContent-Length: 5\r\n\r\nhello"),
+    ("lf", b"X: a\nContent-Length: 5\n\nhello"),
+    ("extension", chunked + b"\r\n5;a=b\r\nhello\r\n0\r\n\r\n"),
+):
+    plain = socket.create_connection(("smuggle.upstream.example", 443), 20)
+    tls = ssl.create_default_context().wrap_socket(plain, server_hostname="smuggle.upstream.example")
+    good = b"GET /smuggle HTTP/1.1\r\nHost: smuggle.upstream.example\r\n\r\n"
+    tls.sendall(good + head + rest + good)
+    answer = b"".join(iter(lambda: tls.recv(65536), b"")).decode()
+    print(name, answer.count("HTTP/1.1 200"), answer.count("HTTP/1.1 403"), answer.count("secret smuggled"))
+"#;
+
+fn requests_are_not_smuggled(context: &Context) -> Result<()> {
+    let world = context.egress()?;
+    let _turn = world.together();
+    let dev = world.machine("dev")?;
+    let value = fresh_value("sk-smuggle")?;
+    world.set("smuggled --to smuggle.upstream.example --header Authorization: Bearer {}", &value)?;
+    world.expect("smuggle", &format!("Bearer {value}"))?;
+    dev.write("smuggle.py", SMUGGLE)?;
+    let attacks = [
+        ("both", "two lengths"),
+        ("twice", "two lengths"),
+        ("plus", "length of the request"),
+        ("identity", "transfer encoding"),
+        ("fold", "folded line"),
+        ("cr", "bare CR"),
+        ("lf", "bare LF"),
+        ("extension", "chunk extensions"),
+    ];
+    // The good one is answered, the bad one refused by name, the smuggled one never read.
+    let wanted: Vec<String> = attacks.iter().map(|(name, _)| format!("{name} 1 1 1")).collect();
+    let said = dev.exec("python3 smuggle.py")?;
+    ensure!(said.line() == wanted.join("\n"), "{}", said.report());
+    let decisions = world.decisions("dev")?;
+    for (name, reason) in attacks {
+        let noted = decisions.iter().any(|entry| {
+            let has = |key: &str, part: &str| {
+                entry.get(key).and_then(|value| value.as_str()).is_some_and(|value| value.contains(part))
+            };
+            has("rule", "secret smuggled") && has("verdict", "refused") && has("reason", reason)
+        });
+        ensure!(noted, "the log has nothing of {name}: {decisions:#?}");
+    }
+    Ok(())
+}
 
 fn a_secret_goes_nowhere_else(context: &Context) -> Result<()> {
     let world = context.egress()?;
