@@ -36,6 +36,8 @@ pub struct Host {
     pub authority: String,
     /// Private authorities, which they trust too.
     pub roots: String,
+    /// By which they know the bridge where it answers in a server's place.
+    pub ssh_key: String,
     /// Held while a template is made.
     pub templating: tokio::sync::Mutex<()>,
     /// Turned true by the operator's shutdown: nothing is started any more.

@@ -56,6 +56,9 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     let audit = audit_log(&config)?;
     let authority = Authority::open(&data.join("authority"))?;
     let roots = egress::extra_roots(&config)?;
+    let ssh_key = berth_egress::public_host_key(&authority.key)
+        .map_err(std::io::Error::other)
+        .during("make the bridge's host key")?;
     let (bridge, events) = egress::bridge(&config, &authority, roots.clone()).await?;
     let networks = KernelNetworks::start(run.join("net"), config.host.spare_networks)?;
     let ledger = Ledger::new(config.quota, memory_limit(&config));
@@ -77,6 +80,7 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
         audit,
         authority: authority.certificate,
         roots,
+        ssh_key,
         templating: tokio::sync::Mutex::default(),
         closing: watch::channel(false).0,
         end,

@@ -50,6 +50,11 @@ pub const CTL_HOST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x00, 0x01];
 pub const AUTHORITY_NAME: &str = "berth egress authority";
 pub const AUTHORITY_HASH: &str = "7e762151";
 
+/// Of [`Equip::environment`], and yet for no command: the lines of known_hosts that
+/// the machine's ssh has to have. A guest that sleeps since before there were any
+/// takes it for a variable like others, and wakes.
+pub const KNOWN_HOSTS: &str = "BERTH_KNOWN_HOSTS";
+
 /// The user's link, the same in every machine too.
 pub const ETH_GUEST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x01, 0x02];
 pub const ETH_HOST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x01, 0x01];

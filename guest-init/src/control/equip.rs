@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, PoisonError, RwLock},
 };
 
-use berth_guest_protocol::{AUTHORITY_HASH, Equip};
+use berth_guest_protocol::{AUTHORITY_HASH, Equip, KNOWN_HOSTS};
 
 use crate::{
     boot::{report, write_changed},
@@ -24,6 +24,8 @@ const EXTRA: &str = "/etc/berth/ca.pem";
 const LOCAL: &str = "/usr/local/share/ca-certificates/berth.crt";
 const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 const DIRECTORY: &str = "/etc/ssl/certs";
+/// Of all users; their own goes first.
+const SSH: &str = "/etc/ssh/ssh_known_hosts";
 const BEGIN: &str = "# berth: its host's authority, from here";
 const END: &str = "# berth: to here";
 
@@ -45,6 +47,8 @@ pub struct Equipment {
     /// Whom the files make programs trust already. In memory, so that a resume
     /// reads none of them.
     trusted: Mutex<Option<(String, String)>>,
+    /// The same of ssh.
+    known: Mutex<Option<String>>,
 }
 
 impl Equipment {
@@ -61,10 +65,35 @@ impl Equipment {
             // A disk that is full is no reason not to run.
             report(written);
         }
+        let (known, environment): (Vec<_>, Vec<_>) =
+            equip.environment.into_iter().partition(|(name, _)| name == KNOWN_HOSTS);
+        self.know(known.into_iter().map(|(_, lines)| lines).collect());
         let trust = TRUST.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let variables = equip.environment.into_iter().chain(trust).collect();
+        let variables = environment.into_iter().chain(trust).collect();
         *self.variables.write().unwrap_or_else(PoisonError::into_inner) = variables;
     }
+
+    /// Where the host answers in a server's place, ssh knows it by these lines.
+    fn know(&self, lines: String) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref() != Some(&lines) {
+            // Without ssh nobody reads it.
+            let has_ssh = Path::new(SSH).parent().is_some_and(Path::exists);
+            let written = if has_ssh { write_extra(SSH, &lines) } else { Ok(()) };
+            *known = (has_ssh && written.is_ok()).then_some(lines);
+            report(written);
+        }
+    }
+}
+
+/// Has the file these lines at its end, and no others that were put there.
+fn write_extra(path: &str, extra: &str) -> Result<()> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && extra.is_empty() => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read.during("read", path)?,
+    };
+    write_changed(path, &with_extra(&text, extra))
 }
 
 fn trust(authority: &str, roots: &str) -> Result<()> {
@@ -77,11 +106,7 @@ fn trust(authority: &str, roots: &str) -> Result<()> {
     write_changed(AUTHORITY, authority)?;
     write_changed(LOCAL, authority)?;
     write_changed(EXTRA, &extra)?;
-    let bundle = match fs::read_to_string(BUNDLE) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        read => read.during("read", BUNDLE)?,
-    };
-    write_changed(BUNDLE, &with_extra(&bundle, &extra))?;
+    write_extra(BUNDLE, &extra)?;
     // OpenSSL looks certificates up by the hash of their name.
     let link = format!("{DIRECTORY}/{AUTHORITY_HASH}.0");
     match symlink(AUTHORITY, &link) {
@@ -90,12 +115,12 @@ fn trust(authority: &str, roots: &str) -> Result<()> {
     }
 }
 
-/// The bundle with these at its end, and with no others that were put there; as
+/// A bundle with these at its end, and with no others that were put there; as
 /// it is where the system's own tool has taken them in.
-fn with_extra(bundle: &str, extra: &str) -> String {
-    let mut kept = String::with_capacity(bundle.len() + extra.len() + 100);
+fn with_extra(text: &str, extra: &str) -> String {
+    let mut kept = String::with_capacity(text.len() + extra.len() + 100);
     let mut ours = false;
-    for line in bundle.lines() {
+    for line in text.lines() {
         match line {
             BEGIN => ours = true,
             END => ours = false,

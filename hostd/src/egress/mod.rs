@@ -12,6 +12,7 @@
 
 mod authority;
 mod events;
+mod known;
 mod links;
 mod policies;
 mod start;

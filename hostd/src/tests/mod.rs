@@ -105,6 +105,7 @@ impl World {
             audit: Recorder::start(log),
             authority: "the authority".into(),
             roots: String::new(),
+            ssh_key: "ssh-ed25519 AAAA".into(),
             storage,
             archive,
             templating: Default::default(),

@@ -1,0 +1,73 @@
+//! What a machine's ssh has to know: the bridge's own key, for exactly the hosts
+//! that the bridge logs in to in the machine's place.
+
+use berth_types::egress::{Binding, Host, HostPattern, Projection};
+
+/// Lines of known_hosts, in an order of their own: told again, they are the same.
+pub fn known_hosts<'a>(key: &str, bindings: impl IntoIterator<Item = &'a Binding>) -> String {
+    let over_ssh = |binding: &&Binding| {
+        binding.projections().iter().any(|projection| matches!(projection, Projection::Ssh { .. }))
+    };
+    let mut hosts: Vec<String> =
+        bindings.into_iter().filter(over_ssh).flat_map(Binding::to).filter_map(names).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    hosts.iter().map(|host| format!("{host} {key}\n")).collect()
+}
+
+/// A rule without a port means the usual one, as it does to the bridge.
+fn names(pattern: &HostPattern) -> Option<String> {
+    let at_port = |name: String| match pattern.port.unwrap_or(22) {
+        22 => name,
+        port => format!("[{name}]:{port}"),
+    };
+    match &pattern.host {
+        Host::Name(name) => Some(at_port(name.to_string())),
+        // To ssh a star is any number of parts; to us it is one.
+        Host::Below(parent) => {
+            Some(format!("{},!{}", at_port(format!("*.{parent}")), at_port(format!("*.*.{parent}"))))
+        }
+        Host::Network(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, process::Command};
+
+    fn binding(to: &[&str], projection: Projection) -> Binding {
+        Binding::new(to.iter().map(|to| to.parse().unwrap()).collect(), vec![projection]).unwrap()
+    }
+
+    fn over_ssh(to: &[&str]) -> Binding {
+        binding(to, Projection::Ssh { user: None, known_hosts: vec!["git.example ssh-ed25519 AAAA".into()] })
+    }
+
+    #[test]
+    fn only_hosts_that_a_key_is_for() {
+        let bindings = [
+            over_ssh(&["git.example", "git.example:22", "other.example:2222"]),
+            binding(&["api.example"], Projection::Basic { user: "me".into() }),
+        ];
+        assert_eq!(known_hosts("KEY", &bindings), "[other.example]:2222 KEY\ngit.example KEY\n");
+        assert_eq!(known_hosts("KEY", &bindings[1..]), "");
+    }
+
+    #[test]
+    fn ssh_reads_a_star_as_the_bridge_does() {
+        let key = berth_egress::public_host_key("the authority's").unwrap();
+        let path = std::env::temp_dir().join(format!("berth-known-{}", berth_types::UserId::random()));
+        fs::write(&path, known_hosts(&key, &[over_ssh(&["*.git.example", "*.git.example:2222"])])).unwrap();
+        let is_known = |host: &str| {
+            let found = Command::new("ssh-keygen").args(["-F", host, "-f"]).arg(&path).output().unwrap();
+            found.status.success()
+        };
+        assert!(is_known("a.git.example") && is_known("[a.git.example]:2222"));
+        for stranger in ["git.example", "a.b.git.example", "[a.b.git.example]:2222", "[a.git.example]:22222"]
+        {
+            assert!(!is_known(stranger), "{stranger}");
+        }
+        fs::remove_file(path).unwrap();
+    }
+}
