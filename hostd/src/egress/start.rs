@@ -1,7 +1,10 @@
 //! Starting the bridge with what the configuration and the host say.
 
 use super::Authority;
-use crate::error::{FileContext, IoContext, Result};
+use crate::{
+    error::{FileContext, IoContext, Result},
+    net::Addresses,
+};
 use berth_config::Config;
 use berth_egress::{
     Bridge, Launch,
@@ -10,7 +13,7 @@ use berth_egress::{
 use nix::sys::resource::{Resource, getrlimit};
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -18,8 +21,8 @@ use tokio::sync::mpsc;
 
 const PROGRAM: &str = "berth-bridge";
 const RESOLV: &str = "/etc/resolv.conf";
-/// Between two looks at the host's addresses.
-const LOOK: Duration = Duration::from_secs(30);
+/// Before the kernel is asked again, should it not answer.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// What guests are told at every start has to fit into one message of theirs.
 const ROOTS_MAX: usize = 40 << 10;
@@ -33,12 +36,13 @@ pub async fn bridge(
     let launch = Launch { program: program(), uid: egress.uid, gid: egress.uid, descriptors: descriptors()? };
     let resolvers =
         if egress.resolvers.is_empty() { resolvers(Path::new(RESOLV)) } else { egress.resolvers.clone() };
+    let addresses = Addresses::listen().during("listen for the host's addresses")?;
     let settings = Settings {
         authority_certificate: authority.certificate.clone(),
         authority_key: authority.key.clone(),
         extra_roots,
         hosts: egress.hosts.clone(),
-        own: own_addresses()?,
+        own: addresses.now().during("list the host's addresses")?,
         resolvers,
         limits: Limits {
             connections: egress.connections,
@@ -47,7 +51,7 @@ pub async fn bridge(
         },
     };
     let (bridge, events) = Bridge::start(launch, settings.clone()).await?;
-    tokio::spawn(follow_addresses(bridge.clone(), settings));
+    tokio::spawn(follow_addresses(bridge.clone(), settings, addresses));
     Ok((bridge, events))
 }
 
@@ -73,13 +77,18 @@ fn descriptors() -> Result<u64> {
     Ok(most)
 }
 
-/// A host's addresses come and go; what is its own must always be known.
-async fn follow_addresses(bridge: Bridge, mut settings: Settings) {
+/// A host's addresses come and go; what is its own must always be known, for
+/// reached from a machine it would be the host.
+async fn follow_addresses(bridge: Bridge, mut settings: Settings, addresses: Addresses) {
     loop {
-        tokio::time::sleep(LOOK).await;
-        let own = match own_addresses() {
+        let own = match addresses.changed().await.and_then(|()| addresses.now()) {
             Ok(own) if own != settings.own => own,
-            _ => continue,
+            Ok(_) => continue,
+            Err(error) => {
+                tracing::error!(%error, "the host's own addresses cannot be followed");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
         };
         settings.own = own;
         if let Err(error) = bridge.configure(settings.clone()).await {
@@ -92,17 +101,6 @@ async fn follow_addresses(bridge: Bridge, mut settings: Settings) {
 fn program() -> PathBuf {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
     beside.filter(|path| path.exists()).unwrap_or_else(|| PROGRAM.into())
-}
-
-/// Those of the host's own links: reached from a machine they would be the host.
-fn own_addresses() -> Result<Vec<Ipv4Addr>> {
-    let mut own: Vec<Ipv4Addr> = nix::ifaddrs::getifaddrs()
-        .during("list the host's addresses")?
-        .filter_map(|link| link.address?.as_sockaddr_in().map(|address| address.ip()))
-        .collect();
-    own.sort_unstable();
-    own.dedup();
-    Ok(own)
 }
 
 fn resolvers(path: &Path) -> Vec<SocketAddr> {

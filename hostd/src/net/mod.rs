@@ -4,6 +4,7 @@
 //! Nothing routes out of a namespace. All that a guest sends is led to sockets
 //! that the egress bridge serves, and what it may reach is decided there.
 
+mod addresses;
 mod alarm;
 mod hangup;
 mod kernel;
@@ -13,6 +14,7 @@ mod rules;
 mod sockets;
 mod tap;
 
+pub use addresses::Addresses;
 pub use alarm::Alarm;
 pub use kernel::KernelNetworks;
 pub use rules::{Doors, share};
