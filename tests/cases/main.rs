@@ -59,6 +59,7 @@ const AREAS: &[(&str, &[Case])] = &[
     ("egress_nowhere", egress::nowhere::CASES),
     ("egress_policies", egress::policies::CASES),
     ("egress_attacks", egress::attacks::CASES),
+    ("egress_clients", egress::clients::CASES),
     ("egress_rest", egress::rest::CASES),
     ("egress_bridge", egress::bridge::CASES),
     ("cloud_hypervisor", cloud::CASES),

@@ -54,6 +54,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         if path.startswith("/git/"):
             return self.git()
+        if path.startswith("/files/"):
+            return self.file(path)
         if path == "/ws":
             return self.websocket()
         if path == "/sse":
@@ -109,6 +111,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         mask = self.rfile.read(4)
         text = bytes(byte ^ mask[at % 4] for at, byte in enumerate(self.rfile.read(head[1] & 127)))
         self.wfile.write(bytes([0x81, len(text)]) + text[::-1])
+
+    def file(self, path):
+        """Of the registry only with a credential, of others without."""
+        wanted = expected("registry") if self.headers["Host"].startswith("registry.") else None
+        if wanted and self.headers.get("Authorization") != wanted:
+            return self.answer(401, "who are you?\n", [("WWW-Authenticate", "Basic realm=files")])
+        path = os.path.join(directory, os.path.normpath(path).lstrip("/"))
+        if os.path.isdir(path):
+            path = os.path.join(path, "index.html")
+        if not os.path.isfile(path):
+            return self.answer(404, "not here\n")
+        kind = "text/html" if path.endswith(".html") else "application/octet-stream"
+        with open(path, "rb") as file:
+            self.answer(200, file.read(), [("Content-Type", kind)])
 
     def git(self):
         if self.headers.get("Authorization") != expected("git"):

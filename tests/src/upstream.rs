@@ -25,6 +25,7 @@ use std::{
 use toml::{Table, Value};
 
 const PROGRAM: &str = include_str!("../clients/upstream.py");
+const PACKAGES: &str = include_str!("../clients/packages.py");
 /// All of them are at the first address.
 pub const NAMES: &[&str] = &[
     "api.upstream.example",
@@ -37,6 +38,7 @@ pub const NAMES: &[&str] = &[
     "mtls.upstream.example",
     "nowhere.upstream.example",
     "plain.upstream.example",
+    "registry.upstream.example",
     "smuggle.upstream.example",
     "stripe.upstream.example",
 ];
@@ -143,6 +145,13 @@ impl Upstream {
         let fresh = self.file("expected.new");
         fs::write(&fresh, expected.to_string())?;
         Ok(fs::rename(fresh, path)?)
+    }
+
+    /// Tiny packages below `/files`, which the registry gives only to whom it knows.
+    pub fn packages(&self, url: &str) -> Result<()> {
+        let program = self.file("packages.py");
+        fs::write(&program, PACKAGES)?;
+        Run::new("/usr/bin/python3").arg(program).arg(&self.directory).arg(url).ok().map(drop)
     }
 
     /// An empty repository; its path for ssh, its URL for HTTPS.

@@ -5,6 +5,7 @@
 
 pub mod attacks;
 pub mod bridge;
+pub mod clients;
 pub mod nowhere;
 pub mod policies;
 pub mod rest;
