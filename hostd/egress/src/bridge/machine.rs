@@ -4,6 +4,7 @@ use crate::{
     bridge::{
         dns::{self, Resolved},
         host::Host,
+        inject::Spares,
         load::Load,
         names::Names,
         rules::Rules,
@@ -31,6 +32,7 @@ pub struct Machine {
     pub half_open: Load,
     pub moved: Arc<AtomicU64>,
     pub questions: dns::Budget,
+    pub spares: Spares,
     rules: watch::Receiver<Arc<Rules>>,
 }
 
@@ -67,6 +69,7 @@ impl Machine {
             half_open: Load::default(),
             moved: Arc::default(),
             questions: dns::Budget::default(),
+            spares: Spares::default(),
             rules,
         }
     }

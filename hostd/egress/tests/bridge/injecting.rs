@@ -1,8 +1,11 @@
 //! Each projection, with the real curl.
 
-use crate::support::{Server, VALUE, World, authority::Authority, bearer, secret};
+use crate::support::{Server, VALUE, World, authority::Authority, bearer, guest::Guest, secret};
 use base64::{Engine, engine::general_purpose::STANDARD};
-use berth_types::egress::{Projection, SecretValue};
+use berth_types::{
+    MachineId,
+    egress::{Projection, SecretValue},
+};
 use hyper::Version;
 
 #[test]
@@ -41,6 +44,31 @@ fn rotation_and_removal_take_effect_on_the_next_request() {
     assert_eq!(ask(&world).unwrap(), "Bearer another-value");
     world.update(|terms| terms.secrets.clear());
     assert_eq!(ask(&world), None);
+}
+
+#[test]
+fn a_server_is_not_dialled_again_at_once() {
+    let (mut world, server) = bearer();
+    let neighbour = Guest::new(
+        world.directory.path(),
+        &format!("{}{}", world.settings.authority_certificate, world.public.pem()),
+    );
+    world.link(&MachineId::random(), &neighbour);
+    for (flag, version) in [("--http1.1", Version::HTTP_11), ("--http2", Version::HTTP_2)] {
+        let before = server.connections();
+        let ask = |guest: &Guest| {
+            guest.curl(&[flag, "https://api.example/"]).is("200");
+            assert_eq!(server.last().version, version);
+            server.connections() - before
+        };
+        assert_eq!((ask(&world.guest), ask(&world.guest)), (1, 1));
+        // Not for another machine, and not by other rules.
+        assert_eq!(ask(&neighbour), 2);
+        world.update(|terms| terms.secrets[0].value = SecretValue::new(b"another-value".to_vec()).unwrap());
+        let guest = &world.guest;
+        assert_eq!((ask(guest), ask(guest)), (3, 3));
+        assert_eq!(server.last().headers["authorization"], "Bearer another-value");
+    }
 }
 
 #[test]

@@ -18,6 +18,9 @@ mod response;
 pub mod rewrite;
 mod server;
 mod session;
+mod spares;
+
+pub use spares::Spares;
 
 use crate::bridge::{flow::Connection, replay::Replay, sni::ClientHello};
 use berth_types::egress::HostName;

@@ -1,6 +1,11 @@
 //! One guest's connection to one secret's host, and the connection behind it.
 
-use super::{body::Upload, guard::Watch, head::Fault};
+use super::{
+    body::Upload,
+    guard::Watch,
+    head::Fault,
+    spares::{self, Place},
+};
 use crate::{
     bridge::{
         dial::{self, DialError},
@@ -42,11 +47,12 @@ pub struct Session {
     /// Why the first attempt failed; the first request hears of it.
     failed: Mutex<Option<Refused>>,
     upstream: tokio::sync::Mutex<Option<Upstream>>,
+    offer: Vec<Http>,
 }
 
-struct Upstream {
+pub struct Upstream {
     /// A change of rules may be a change of certificate.
-    rules: Arc<Rules>,
+    pub rules: Arc<Rules>,
     sender: Sender,
 }
 
@@ -79,12 +85,18 @@ impl Session {
             standing: None,
             failed: Mutex::new(None),
             upstream: tokio::sync::Mutex::new(None),
+            offer: hello.http.clone(),
         };
         if !tied {
             let rule = rule(&rules.for_tls(&session.name, to.port()));
             let message = format!("{} was not resolved to {} for this machine", session.name, to.ip());
             session.standing =
                 Some(Refused::new(rule, message, "connect by name, without an address of your own"));
+            return session;
+        }
+        if let Some(upstream) = session.machine.spares.take(&session.place(), &rules) {
+            session.http = upstream.http();
+            session.upstream = tokio::sync::Mutex::new(Some(upstream));
             return session;
         }
         match session.connect(&rules, &hello.http).await {
@@ -161,6 +173,10 @@ impl Session {
             .await?;
         tokio::spawn(connection.with_upgrades());
         Ok((Sender::One(sender), Http::One))
+    }
+
+    fn place(&self) -> Place {
+        Place { name: self.name.clone(), to: self.to, offer: self.offer.clone() }
     }
 
     /// Why nothing passes, if nothing does.
@@ -264,7 +280,30 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(upstream) = self.upstream.get_mut().take() {
+            spares::keep(&self.machine, self.place(), upstream);
+        }
+    }
+}
+
 impl Upstream {
+    const fn http(&self) -> Http {
+        match self.sender {
+            Sender::One(_) => Http::One,
+            Sender::Two(_) => Http::Two,
+        }
+    }
+
+    /// Everything that was asked was answered, and more may be.
+    pub fn is_idle(&self) -> bool {
+        match &self.sender {
+            Sender::One(sender) => sender.is_ready(),
+            Sender::Two(sender) => sender.is_ready(),
+        }
+    }
+
     fn serves(&mut self, rules: &Arc<Rules>) -> bool {
         let open = match &self.sender {
             Sender::One(sender) => !sender.is_closed(),

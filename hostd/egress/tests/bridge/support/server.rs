@@ -27,7 +27,10 @@ use std::{
     convert::Infallible,
     io::Write,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -52,6 +55,7 @@ pub struct Seen {
 #[derive(Clone)]
 pub struct Server {
     seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<AtomicUsize>,
     repositories: Arc<OnceLock<PathBuf>>,
 }
 
@@ -81,13 +85,14 @@ impl Server {
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let server = Self { seen: Arc::default(), repositories: Arc::default() };
+        let server = Self { seen: Arc::default(), connections: Arc::default(), repositories: Arc::default() };
         let listener = world.servers.listen(address.parse().unwrap());
         let accepting = server.clone();
         world.runtime.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                accepting.connections.fetch_add(1, Ordering::Relaxed);
                 let (acceptor, server) = (acceptor.clone(), accepting.clone());
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
@@ -121,6 +126,10 @@ impl Server {
 
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     pub fn last(&self) -> Seen {
