@@ -28,13 +28,24 @@ pub enum Way {
 
 impl Way {
     pub fn connect(&self, world: &World, to: &str) -> TcpStream {
-        let stream = match self {
-            Self::Direct => world.host.run(|| TcpStream::connect(to)).unwrap(),
-            Self::Bridge => world.guest.namespace.run(|| TcpStream::connect(to)).unwrap(),
-            Self::Proxy { address, .. } => world.host.run(|| TcpStream::connect(address)).unwrap(),
-        };
+        let stream = self.inside(world, || TcpStream::connect(self.target(to)).unwrap());
         stream.set_nodelay(true).unwrap();
         stream
+    }
+
+    /// On a thread whose sockets are made where the client is.
+    fn inside<T: Send>(&self, world: &World, work: impl FnOnce() -> T + Send) -> T {
+        match self {
+            Self::Direct | Self::Proxy { .. } => world.host.run(work),
+            Self::Bridge => world.guest.namespace.run(work),
+        }
+    }
+
+    const fn target<'a>(&self, to: &'a str) -> &'a str {
+        match self {
+            Self::Direct | Self::Bridge => to,
+            Self::Proxy { address, .. } => address,
+        }
     }
 
     fn tls(&self, world: &World) -> TlsConnector {
@@ -51,10 +62,9 @@ impl Way {
 
 type Sender = http1::SendRequest<Empty<Bytes>>;
 
-async fn open(world: &World, way: &Way, tls: &TlsConnector) -> Sender {
-    let stream = tokio::task::block_in_place(|| way.connect(world, "198.51.100.10:443"));
-    stream.set_nonblocking(true).unwrap();
-    let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+async fn open(way: &Way, tls: &TlsConnector) -> Sender {
+    let stream = tokio::net::TcpStream::connect(way.target("198.51.100.10:443")).await.unwrap();
+    stream.set_nodelay(true).unwrap();
     let name = ServerName::try_from("api.example").unwrap();
     let stream = tls.connect(name, stream).await.unwrap();
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -73,15 +83,15 @@ async fn ask(sender: &mut Sender) {
 /// Requests in a second, by so many at once.
 pub fn rate(world: &World, way: &Way, at_once: usize, kept: bool, spell: Duration) -> f64 {
     let tls = way.tls(world);
-    let count: u64 = runtime().block_on(async {
+    let rate = async {
         let mut clients = Vec::new();
         for _ in 0..at_once {
             clients.push(async {
-                let mut sender = open(world, way, &tls).await;
+                let mut sender = open(way, &tls).await;
                 let (start, mut count) = (Instant::now(), 0u64);
                 while start.elapsed() < spell {
                     if !kept {
-                        sender = open(world, way, &tls).await;
+                        sender = open(way, &tls).await;
                     }
                     ask(&mut sender).await;
                     count += 1;
@@ -89,16 +99,17 @@ pub fn rate(world: &World, way: &Way, at_once: usize, kept: bool, spell: Duratio
                 count
             });
         }
-        futures_util::future::join_all(clients).await.into_iter().sum()
-    });
+        futures_util::future::join_all(clients).await.into_iter().sum::<u64>()
+    };
+    let count = way.inside(world, || runtime().block_on(rate));
     count as f64 / spell.as_secs_f64()
 }
 
 /// The times of requests one after the other, in µs.
 pub fn times(world: &World, way: &Way, spell: Duration) -> Vec<f64> {
     let tls = way.tls(world);
-    runtime().block_on(async {
-        let mut sender = open(world, way, &tls).await;
+    let times = async {
+        let mut sender = open(way, &tls).await;
         let (start, mut times) = (Instant::now(), Vec::new());
         while start.elapsed() < spell {
             let asked = Instant::now();
@@ -106,21 +117,23 @@ pub fn times(world: &World, way: &Way, spell: Duration) -> Vec<f64> {
             times.push(asked.elapsed().as_secs_f64() * 1e6);
         }
         times
-    })
+    };
+    way.inside(world, || runtime().block_on(times))
 }
 
 /// Connections on which one request was made, and nothing since.
 pub fn idle(world: &World, count: usize) -> (tokio::runtime::Runtime, Vec<Sender>) {
     let (tls, runtime) = (Way::Bridge.tls(world), runtime());
-    let senders = runtime.block_on(async {
+    let opening = async {
         let mut senders = Vec::new();
         for _ in 0..count {
-            let mut sender = open(world, &Way::Bridge, &tls).await;
+            let mut sender = open(&Way::Bridge, &tls).await;
             ask(&mut sender).await;
             senders.push(sender);
         }
         senders
-    });
+    };
+    let senders = Way::Bridge.inside(world, || runtime.block_on(opening));
     (runtime, senders)
 }
 
