@@ -46,6 +46,9 @@ fn rotation_and_removal_take_effect_on_the_next_request() {
     assert_eq!(ask(&world), None);
 }
 
+/// Of what does not happen every time.
+const TRIES: usize = 20;
+
 #[test]
 fn a_server_is_not_dialled_again_at_once() {
     let (mut world, server) = bearer();
@@ -55,19 +58,23 @@ fn a_server_is_not_dialled_again_at_once() {
     );
     world.link(&MachineId::random(), &neighbour);
     for (flag, version) in [("--http1.1", Version::HTTP_11), ("--http2", Version::HTTP_2)] {
-        let before = server.connections();
-        let ask = |guest: &Guest| {
+        // How often the server is connected to for one request.
+        let dials = |guest: &Guest| {
+            let before = server.connections();
             guest.curl(&[flag, "https://api.example/"]).is("200");
             assert_eq!(server.last().version, version);
             server.connections() - before
         };
-        assert_eq!((ask(&world.guest), ask(&world.guest)), (1, 1));
+        // On a busy host a moment may be over before the next request is made.
+        let spared = |guest: &Guest| (0..TRIES).any(|_| dials(guest) == 0);
+        assert!(spared(&world.guest));
         // Not for another machine, and not by other rules.
-        assert_eq!(ask(&neighbour), 2);
+        assert_eq!(dials(&neighbour), 1);
         world.update(|terms| terms.secrets[0].value = SecretValue::new(b"another-value".to_vec()).unwrap());
-        let guest = &world.guest;
-        assert_eq!((ask(guest), ask(guest)), (3, 3));
+        assert_eq!(dials(&world.guest), 1);
+        assert!(spared(&world.guest));
         assert_eq!(server.last().headers["authorization"], "Bearer another-value");
+        world.update(|terms| terms.secrets[0].value = SecretValue::new(VALUE.into()).unwrap());
     }
 }
 
