@@ -54,6 +54,7 @@ pub fn run() -> Result<()> {
     mounts::switch_root(Path::new("/newroot"), PROGRAM)?;
     mounts::second()?;
     protect();
+    rest();
     let user = cgroup::prepare()?;
     names::set_up();
     let listener = net::set_up()?;
@@ -61,6 +62,18 @@ pub fn run() -> Result<()> {
     let asked = Arc::clone(&guest);
     guest::spawn("signals", move || waiting.serve(&asked))?;
     server::serve(&guest, &listener)
+}
+
+/// What a kernel does for no reason but that time passes dirties memory, which is a
+/// file of the host's. A watchdog would take a pause for a lock-up, besides.
+fn rest() {
+    for (name, value) in [("vm/stat_interval", "60"), ("kernel/watchdog", "0")] {
+        let path = format!("/proc/sys/{name}");
+        // A kernel without it has nothing to be calmed.
+        if Path::new(&path).exists() {
+            report(std::fs::write(&path, value).during("set", path));
+        }
+    }
 }
 
 /// The last process to be sacrificed, with room for all the streams.
