@@ -128,7 +128,13 @@ fn nothing_of_the_host_is_reached(context: &Context) -> Result<()> {
         ensure!(line.ends_with(" 0"), "something answered: {line}");
     }
     ensure!(said.lines().count() == targets.len(), "{said}");
-    world.was_refused("dev", &own.to_string())
+    world.was_refused("dev", &own.to_string())?;
+    let names = berth_tests::REBOUND.iter().map(|(name, _)| *name);
+    // A neighbour's address is not even found on the link, so nobody hears of it.
+    for target in names.chain(["host.upstream.example", "10.77.0.1"]) {
+        world.was_refused("dev", target)?;
+    }
+    Ok(())
 }
 
 fn other_packets_are_answered_honestly(context: &Context) -> Result<()> {
