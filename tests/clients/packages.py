@@ -1,23 +1,19 @@
-"""Makes tiny packages of a few kinds for the world outside to serve.
+"""Makes tiny packages of two kinds for the world outside to serve.
 
-usage: packages.py DIRECTORY URL
+usage: packages.py DIRECTORY
 
-DIRECTORY/files gets a simple index with a wheel, an npm registry with a tarball
-and an apt repository with a package; each is called "tiny". URL is where the
-directory will be found: npm wants to know.
+DIRECTORY/files gets a simple index with a wheel and an apt repository with a
+package; each is called "tiny".
 """
 
-import base64
 import hashlib
 import io
-import json
 import os
 import subprocess
 import sys
-import tarfile
 import zipfile
 
-directory, url = os.path.join(sys.argv[1], "files"), sys.argv[2]
+directory = os.path.join(sys.argv[1], "files")
 
 
 def write(path, content):
@@ -41,25 +37,6 @@ def wheel():
     write("simple/tiny/index.html", f"<!DOCTYPE html><html><body><a href='{name}'>{name}</a></body></html>")
 
 
-def npm():
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, text in (
-            ("package.json", '{"name": "tiny", "version": "1.0.0", "main": "index.js"}'),
-            ("index.js", "console.log('tiny from npm')\n"),
-        ):
-            entry = tarfile.TarInfo(f"package/{name}")
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
-    packed = packed.getvalue()
-    write("npm/-/tiny-1.0.0.tgz", packed)
-    integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed).digest()).decode()
-    dist = {"tarball": f"{url}/files/npm/-/tiny-1.0.0.tgz", "integrity": integrity}
-    version = {"name": "tiny", "version": "1.0.0", "dist": dist}
-    about = {"name": "tiny", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
-    write("npm/tiny/index.html", json.dumps(about))
-
-
 def apt():
     control = "Package: tiny\nVersion: 1.0\nArchitecture: all\nMaintainer: test <t@example>\nDescription: tiny\n"
     write("apt/tree/DEBIAN/control", control)
@@ -75,5 +52,4 @@ def apt():
 
 
 wheel()
-npm()
 apt()

@@ -148,10 +148,10 @@ impl Upstream {
     }
 
     /// Tiny packages below `/files`, which the registry gives only to whom it knows.
-    pub fn packages(&self, url: &str) -> Result<()> {
+    pub fn packages(&self) -> Result<()> {
         let program = self.file("packages.py");
         fs::write(&program, PACKAGES)?;
-        Run::new("/usr/bin/python3").arg(program).arg(&self.directory).arg(url).ok().map(drop)
+        Run::new("/usr/bin/python3").arg(program).arg(&self.directory).ok().map(drop)
     }
 
     /// An empty repository; its path for ssh, its URL for HTTPS.

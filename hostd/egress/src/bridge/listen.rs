@@ -42,7 +42,7 @@ pub fn start(machine: &Arc<Machine>, listeners: Listeners<OwnedFd>) -> io::Resul
         let listener = std::net::TcpListener::from(socket);
         listener.set_nonblocking(true)?;
         // What is accepted inherits it. On the machine's own link nothing is ever lost
-        // or late, and pacing, which the host may be set to, costs a third.
+        // or late, and pacing, which the host may be set to, would only cost timers.
         if let Err(error) = sockopt::set_tcp_congestion(&listener, CONGESTION) {
             tracing::debug!(%error, "a machine's link keeps the host's congestion control");
         }
