@@ -15,7 +15,7 @@ use berth_config::Config;
 use berth_egress::audit::Recorder;
 use berth_hypervisor::Driver;
 use berth_types::{ByteSize, MachineId};
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 pub struct Host {
@@ -50,6 +50,11 @@ impl Host {
     /// A hypervisor's control socket: short, for a socket's path has 107 bytes.
     pub fn vm_socket(&self, id: &MachineId) -> PathBuf {
         self.config.service.run.join("vm").join(format!("{id}.sock"))
+    }
+
+    /// How long a guest may take to come up.
+    pub fn boot_limit(&self) -> Duration {
+        self.config.machine.boot_timeout.duration()
     }
 
     /// Where the audit log is.

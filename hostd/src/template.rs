@@ -136,7 +136,7 @@ async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Res
 }
 
 async fn save(host: &Host, machine: &Machine, powered: &Powered) -> Result<()> {
-    let mut control = machine::greet(host, machine, powered).await?;
+    let mut control = machine::greet(host, machine, powered, host.boot_limit()).await?;
     // No copy of it has to read these from its disk.
     if let Err(error) = guest::run(&powered.network.link, FAMILIAR, FREEZE).await {
         tracing::debug!(%error, "a template's copies will be slow at first");

@@ -5,7 +5,7 @@
 //! short. Every change of state goes through `berth_types::next`, is written
 //! to the store, and only then published and acknowledged.
 
-use super::{Answer, Ask, Handle, Policy, Public, monitor::Monitor, up::Powered};
+use super::{Answer, Ask, Handle, Policy, Public, monitor::Monitor, power::Powered};
 use crate::{
     error::{Error, Result},
     guest::Control,

@@ -4,7 +4,7 @@ use super::actor::{Actor, Up};
 use crate::{
     error::Result,
     guest::{Control, GuestError, printable},
-    machine::up::Powered,
+    machine::power::Powered,
 };
 use berth_hypervisor::Exit;
 use berth_types::{Event, Failure, Machine, MachineId, State, next};

@@ -1,18 +1,19 @@
 //! A machine: one task owns it, everyone else asks or watches.
 //!
 //! The task is `actor`; what it does is a file each: `up` brings it up from
-//! disk or memory, `rest` pauses it and puts it to sleep, `capture` freezes a
+//! disk or memory with a hypervisor from `power`, `rest` pauses it and puts it to sleep, `capture` freezes a
 //! point in time while it runs and goes back to one, `down` ends it.
 
 mod actor;
 mod capture;
 mod down;
 mod monitor;
+mod power;
 mod rest;
 mod up;
 
 pub use actor::{Beginning, spawn};
-pub use up::{Powered, greet, missing_image, power, prepare};
+pub use power::{Powered, greet, missing_image, power, prepare};
 
 use crate::{egress, host::Host, net::Link};
 use berth_api::{MachineView, NetworkView};

@@ -114,7 +114,8 @@ async fn watch(
     let (mut asked, mut used) = (Instant::now(), 0);
     loop {
         tokio::time::sleep(EVERY).await;
-        tracker.work(vm.cpu_time(), Instant::now());
+        let now = Instant::now();
+        tracker.work(vm.cpu_time(), now);
         let before = std::mem::replace(&mut used, last_used.load(Ordering::Relaxed));
         if before == used && asked.elapsed() < (tracker.idle() / UNASKED).min(SELDOM) {
             // For whoever wants to know. What is to be done is decided on fresh answers.
@@ -124,8 +125,8 @@ async fn watch(
             });
             continue;
         }
-        asked = Instant::now();
-        let deadline = Instant::now() + patience;
+        asked = now;
+        let deadline = now + patience;
         let vitals = loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match control.vitals(left).await {
@@ -141,7 +142,7 @@ async fn watch(
         };
         // What the bridge moves for it counts as what it moves itself.
         let vitals = Vitals { moved: vitals.moved.wrapping_add(host.proxied(&id)), ..vitals };
-        tracker.see(vitals, Instant::now());
+        tracker.see(vitals, now);
         seen.send_replace(tracker.activity());
     }
 }
@@ -191,7 +192,7 @@ impl Tracker {
         (self.cpu, self.sampled, self.at) = (cpu, now, now);
     }
 
-    /// What the guest says.
+    /// What the guest says when it is asked at that moment.
     fn see(&mut self, vitals: Vitals, now: Instant) {
         if vitals.moved != self.vitals.moved {
             self.last_moved = now;
@@ -202,7 +203,7 @@ impl Tracker {
         if vitals.commands > 0 || job {
             self.last_active = now;
         }
-        (self.vitals, self.at) = (vitals, now);
+        self.vitals = vitals;
     }
 
     fn idle(&self) -> Duration {

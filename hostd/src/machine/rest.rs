@@ -2,7 +2,7 @@
 
 use super::{
     actor::{Actor, Kept},
-    up::{Powered, greet, lost},
+    power::{Powered, greet, lost},
 };
 use crate::{
     archive,
@@ -154,7 +154,7 @@ impl Actor {
         self.record.state = state;
         let going = async {
             up.powered.vm.resume().await?;
-            greet(&self.host, &self.record, &up.powered).await
+            greet(&self.host, &self.record, &up.powered, self.host.boot_limit()).await
         };
         match going.await {
             Ok(control) => self.went_up(up.powered, control).await,

@@ -4,112 +4,24 @@ use super::{
     Answer, Ask,
     actor::{Actor, Up, reply},
     monitor::{Monitor, Watched},
+    power::{Powered, greet, power, prepare},
 };
 use crate::{
     error::{Error, Result},
     fault,
-    guest::{Control, GuestError, printable},
-    host::Host,
+    guest::{Control, printable},
     ledger::MemoryLease,
     net::Network,
     template,
 };
-use berth_hypervisor::{Launch, Origin, Vm};
-use berth_types::{Code, Event, Failure, Machine, Refusal, Runtime, State, next};
+use berth_hypervisor::Origin;
+use berth_types::{Code, Event, Failure, Refusal, Runtime, State, next};
 use jiff::Timestamp;
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-use tokio::time::timeout;
+use std::time::Instant;
 
-/// How long a guest that answers may take to repair itself.
-const REPAIR: Duration = Duration::from_secs(30);
-
-/// A hypervisor that runs, and what it holds.
-pub struct Powered {
-    pub vm: Arc<dyn Vm>,
-    pub network: Network,
-    /// Given back with the rest.
-    pub _memory: MemoryLease,
-}
-
-impl Powered {
-    /// Ends it and gives everything back.
-    pub async fn cut(self, host: &Host) {
-        if let Err(error) = self.vm.kill().await {
-            tracing::error!(%error, "cannot end a hypervisor");
-        }
-        self.network.link.hang_up().await;
-        host.give_back(&self.network.name);
-    }
-}
-
-/// Memory and a network, before there is a process. The caller writes the
-/// network down before it goes on, so that a crash leaves nothing unowned.
-pub async fn prepare(host: &Host, machine: &Machine) -> Result<(MemoryLease, Network)> {
-    // 1. The pool must have room for the machine's RAM, which is a file there.
-    host.storage.admit(machine.memory)?;
-    // 2. Memory: given back when the lease is dropped.
-    let memory = host.ledger.admit_memory(&machine.owner, machine.memory)?;
-    // 3. A network: the caller releases it if anything after this fails.
-    let network = host.networks.take().await?;
-    Ok((memory, network))
-}
-
-/// Starts the hypervisor. Short, and not to be interrupted: a process that was
-/// started is always returned.
-pub async fn power(
-    host: &Host,
-    machine: &Machine,
-    memory: MemoryLease,
-    network: Network,
-    origin: Origin,
-) -> Result<Powered, (Error, MemoryLease, Network)> {
-    let powered = async {
-        let image = host.storage.image(&machine.image).ok_or_else(|| missing_image(&machine.image))?;
-        let Some(taps) = &network.taps else {
-            return Err(Error::Guest("its network has no taps".into()));
-        };
-        let taps = taps.share().map_err(|source| Error::Io { operation: "share a tap", source })?;
-        let launch = Launch {
-            id: machine.id.clone(),
-            directory: host.storage.directory(&machine.id),
-            socket: host.vm_socket(&machine.id),
-            cpus: machine.cpus,
-            memory: machine.memory,
-            uid: machine.uid,
-            kernel: image.kernel,
-            initrd: image.initrd,
-            netns: network.netns.clone(),
-            ctl_tap: taps.ctl,
-            eth_tap: taps.eth,
-            origin,
-        };
-        Ok(host.driver.start(launch).await?)
-    };
-    match powered.await {
-        Ok(vm) => Ok(Powered { vm, network, _memory: memory }),
-        Err(error) => Err((error, memory, network)),
-    }
-}
-
-/// Waits until the guest answers and has set itself right. May be dropped at
-/// any point: it owns nothing.
-pub async fn greet(host: &Host, machine: &Machine, powered: &Powered) -> Result<Control> {
-    let limit = host.config.machine.boot_timeout.duration();
-    let (link, equipment) = (&powered.network.link, crate::egress::equipment(host, machine));
-    let clock = Instant::now();
-    let control = tokio::select! {
-        control = timeout(limit, Control::when_repaired(link, machine, Some(equipment), REPAIR)) => match control {
-            Ok(control) => control.map_err(lost)?,
-            Err(_) => return Err(Error::Guest(format!("it did not come up within {} s", limit.as_secs()))),
-        },
-        exit = powered.vm.wait() => return Err(Error::Guest(format!("it did not come up: {exit}"))),
-    };
-    tracing::debug!(machine = %machine.id, took = ?clock.elapsed(), "the guest is up");
-    Ok(control)
-}
+/// Of the time that a boot may take, after which it is begun anew, once. An
+/// emulated guest in some hundreds stands still while it boots.
+const ANEW: u32 = 4;
 
 impl Actor {
     pub async fn start(&mut self, mut answers: Vec<Answer>) {
@@ -126,9 +38,10 @@ impl Actor {
             }
             return;
         }
+        let mut anew = true;
         loop {
             match self.bring_up().await {
-                Ok(powered) => match self.wait_for_guest(powered, answers).await {
+                Ok(powered) => match self.wait_for_guest(powered, answers, std::mem::take(&mut anew)).await {
                     Some(again) => answers = again,
                     None => return,
                 },
@@ -152,7 +65,7 @@ impl Actor {
         };
         match going.await {
             Ok(()) => {
-                if let Some(answers) = self.wait_for_guest(powered, Vec::new()).await {
+                if let Some(answers) = self.wait_for_guest(powered, Vec::new(), false).await {
                     self.start(answers).await;
                 }
             }
@@ -309,11 +222,21 @@ impl Actor {
 
     /// The long part of a start. Whoever wants the machine up joins; whoever
     /// wants it down or gone ends it. Returns those who wait if its memory
-    /// turned out to be no good and it should be tried from its disk.
-    async fn wait_for_guest(&mut self, powered: Powered, mut answers: Vec<Answer>) -> Option<Vec<Answer>> {
+    /// turned out to be no good and it should be tried from its disk, or if
+    /// its boot stood still and may be begun `anew`.
+    async fn wait_for_guest(
+        &mut self,
+        powered: Powered,
+        mut answers: Vec<Answer>,
+        anew: bool,
+    ) -> Option<Vec<Answer>> {
         let (host, record) = (self.host.clone(), self.record.clone());
+        let boots = record.sleeps_in.is_none() || record.sleeps_in == self.distrusted;
+        let anew = anew && boots;
+        let limit = host.boot_limit() / if anew { ANEW } else { 1 };
+        let begun = Instant::now();
         let greeted = {
-            let greeting = greet(&host, &record, &powered);
+            let greeting = greet(&host, &record, &powered, limit);
             tokio::pin!(greeting);
             loop {
                 tokio::select! {
@@ -340,6 +263,10 @@ impl Actor {
                 if self.record.sleeps_in.is_some() && self.record.sleeps_in != self.distrusted {
                     self.cannot_resume(&error);
                     self.distrusted = self.record.sleeps_in.clone();
+                    return Some(answers);
+                }
+                if anew && begun.elapsed() >= limit {
+                    tracing::warn!(machine = %self.record.id, error = error.chain(), "its boot stands still; once more");
                     return Some(answers);
                 }
                 self.did_not_start(error, answers).await;
@@ -394,17 +321,4 @@ impl Actor {
         let refusal = Refusal::from(error);
         answers.into_iter().for_each(|answer| reply(answer, Err(refusal.clone().into())));
     }
-}
-
-pub fn lost(error: GuestError) -> Error {
-    Error::Guest(error.to_string())
-}
-
-pub fn missing_image(name: &str) -> Refusal {
-    let shown = printable(name);
-    Refusal::new(
-        Code::NotFound,
-        format!("there is no image '{shown}'"),
-        "leave --image out for the default one",
-    )
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use berth_types::MachineId;
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     io,
     os::fd::OwnedFd,
     path::PathBuf,
@@ -26,6 +26,8 @@ struct Inner {
     directory: PathBuf,
     sockets: Sockets,
     spares: Mutex<VecDeque<Network>>,
+    /// Names of those that nobody has yet.
+    making: Mutex<HashSet<String>>,
     wanted: usize,
     taken: Notify,
 }
@@ -36,7 +38,8 @@ impl KernelNetworks {
         std::fs::create_dir_all(&directory).file("create", &directory)?;
         let sockets = Sockets::start().during("start a thread")?;
         let wanted = spares as usize;
-        let inner = Inner { directory, sockets, spares: Mutex::default(), wanted, taken: Notify::new() };
+        let (spares, making, taken) = (Mutex::default(), Mutex::default(), Notify::new());
+        let inner = Inner { directory, sockets, spares, making, wanted, taken };
         let networks = Self(Arc::new(inner));
         let refilling = networks.clone();
         tokio::spawn(async move { refilling.refill().await });
@@ -47,8 +50,8 @@ impl KernelNetworks {
     async fn refill(&self) {
         loop {
             while self.spares().len() < self.0.wanted {
-                match self.make().await {
-                    Ok(network) => self.spares().push_back(network),
+                match self.make(|network| self.spares().push_back(network)).await {
+                    Ok(()) => {}
                     Err(error) => {
                         tracing::warn!(error = error.chain(), "cannot make a spare network");
                         break;
@@ -63,8 +66,20 @@ impl KernelNetworks {
         self.0.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn make(&self) -> Result<Network> {
+    fn making(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.0.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes one and has it taken; until then it counts as being made.
+    async fn make<T>(&self, taken: impl FnOnce(Network) -> T) -> Result<T> {
         let name = MachineId::random().to_string();
+        self.making().insert(name.clone());
+        let made = self.make_as(name.clone()).await.map(taken);
+        self.making().remove(&name);
+        made
+    }
+
+    async fn make_as(&self, name: String) -> Result<Network> {
         let path = self.0.directory.join(&name);
         let (netns, taps, doors) = blocking(move || {
             namespace::make(&path).inspect_err(|_| {
@@ -110,7 +125,7 @@ impl Networks for KernelNetworks {
         self.0.taken.notify_one();
         match spare {
             Some(network) => Ok(network),
-            None => self.make().await,
+            None => self.make(|network| network).await,
         }
     }
 
@@ -137,14 +152,20 @@ impl Networks for KernelNetworks {
     }
 
     async fn keep_only(&self, names: &[String]) -> Result<()> {
-        let spares: Vec<String> = self.spares().iter().map(|network| network.name.clone()).collect();
         let directory = &self.0.directory;
-        for entry in std::fs::read_dir(directory).file("list", directory)?.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if !names.contains(&name) && !spares.contains(&name) {
-                let path = entry.path();
-                blocking(move || namespace::close(&path)).await?;
-            }
+        let entries = std::fs::read_dir(directory).file("list", directory)?.flatten();
+        let mut there: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        // In this order: a network that was there is being made, or is a spare by now.
+        let making = self.making().clone();
+        there.retain(|name| !names.contains(name) && !making.contains(name));
+        {
+            let spares = self.spares();
+            there.retain(|name| !spares.iter().any(|spare| spare.name == *name));
+        }
+        for name in there {
+            let path = directory.join(name);
+            blocking(move || namespace::close(&path)).await?;
         }
         Ok(())
     }

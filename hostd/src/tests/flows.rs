@@ -77,6 +77,21 @@ async fn a_machine_that_does_not_start_is_not_left_behind() {
 }
 
 #[tokio::test]
+async fn a_boot_that_stands_still_is_begun_anew() {
+    let scratch = Scratch::new();
+    let world = World::open(&scratch).await;
+    world.guests.behave(Manners::MuteOnce);
+    let machine = world.new_machine("dev").await.unwrap();
+    assert_eq!(machine.record().state, State::Running);
+    assert_eq!(world.guests.open(), 1, "the network of the first try was given back");
+    world.ask(Request::Remove { names: vec![named("dev")] }).await.unwrap();
+    // Twice is no accident.
+    world.guests.behave(Manners::Mute);
+    assert!(world.new_machine("dev").await.unwrap_err().message.contains("did not come up"));
+    assert_eq!(world.remains(), (0, 0));
+}
+
+#[tokio::test]
 async fn a_boot_that_hangs_can_be_removed() {
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;

@@ -26,6 +26,8 @@ pub enum Manners {
     Good,
     /// Accepts and says nothing: a boot that hangs.
     Mute,
+    /// So does the next that is started, and those after it do not.
+    MuteOnce,
     /// Opens, then answers with what is no answer.
     Garbage,
     /// Never does what it is told on shutdown.
@@ -41,13 +43,20 @@ struct Inner {
     manners: Manners,
     vitals: Vitals,
     open: HashMap<String, SocketAddr>,
+    /// The network of the one that hangs.
+    mute: Option<String>,
 }
 
 impl Guests {
     pub fn new(driver: Fake) -> Self {
-        let inner =
-            Inner { driver, host: Weak::new(), manners: Manners::Good, vitals: busy(), open: HashMap::new() };
-        Self(Arc::new(Mutex::new(inner)))
+        Self(Arc::new(Mutex::new(Inner {
+            driver,
+            host: Weak::new(),
+            manners: Manners::Good,
+            vitals: busy(),
+            open: HashMap::new(),
+            mute: None,
+        })))
     }
 
     pub fn serve(&self, host: &Arc<Host>) {
@@ -75,7 +84,13 @@ impl Guests {
     async fn listen(&self, name: String) -> Network {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        self.0.lock().unwrap().open.insert(name.clone(), address);
+        {
+            let mut inner = self.0.lock().unwrap();
+            inner.open.insert(name.clone(), address);
+            if inner.manners == Manners::MuteOnce && inner.mute.is_none() {
+                inner.mute = Some(name.clone());
+            }
+        }
         let (guests, network) = (self.clone(), name.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -88,7 +103,8 @@ impl Guests {
     }
 
     async fn converse(self, network: String, mut stream: TcpStream) {
-        if self.manners() == Manners::Mute {
+        let hangs = self.0.lock().unwrap().mute.as_ref() == Some(&network);
+        if hangs || self.manners() == Manners::Mute {
             return std::future::pending().await;
         }
         let opening: Opening = decode(&receive(&mut stream).await.1).unwrap();

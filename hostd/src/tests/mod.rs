@@ -79,6 +79,7 @@ impl World {
         config.host.pool_reserve = ByteSize(0);
         config.machine.memory = ByteSize::mib(128);
         config.machine.disk = ByteSize::mib(1);
+        config.machine.boot_timeout = "12s".parse().unwrap();
         config.machine.stop_timeout = "2s".parse().unwrap();
         config.quota.machines = 3;
         config.idle.ready.clear();

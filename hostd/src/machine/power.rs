@@ -1,0 +1,116 @@
+//! A hypervisor and what it needs: given before it starts, and back when it ends.
+
+use crate::{
+    error::{Error, Result},
+    guest::{Control, GuestError, printable},
+    host::Host,
+    ledger::MemoryLease,
+    net::Network,
+};
+use berth_hypervisor::{Launch, Origin, Vm};
+use berth_types::{Code, Machine, Refusal};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::time::timeout;
+
+/// How long a guest that answers may take to repair itself.
+const REPAIR: Duration = Duration::from_secs(30);
+
+/// A hypervisor that runs, and what it holds.
+pub struct Powered {
+    pub vm: Arc<dyn Vm>,
+    pub network: Network,
+    /// Given back with the rest.
+    pub _memory: MemoryLease,
+}
+
+impl Powered {
+    /// Ends it and gives everything back.
+    pub async fn cut(self, host: &Host) {
+        if let Err(error) = self.vm.kill().await {
+            tracing::error!(%error, "cannot end a hypervisor");
+        }
+        self.network.link.hang_up().await;
+        host.give_back(&self.network.name);
+    }
+}
+
+/// Memory and a network, before there is a process. The caller writes the
+/// network down before it goes on, so that a crash leaves nothing unowned.
+pub async fn prepare(host: &Host, machine: &Machine) -> Result<(MemoryLease, Network)> {
+    // 1. The pool must have room for the machine's RAM, which is a file there.
+    host.storage.admit(machine.memory)?;
+    // 2. Memory: given back when the lease is dropped.
+    let memory = host.ledger.admit_memory(&machine.owner, machine.memory)?;
+    // 3. A network: the caller releases it if anything after this fails.
+    let network = host.networks.take().await?;
+    Ok((memory, network))
+}
+
+/// Starts the hypervisor. Short, and not to be interrupted: a process that was
+/// started is always returned.
+pub async fn power(
+    host: &Host,
+    machine: &Machine,
+    memory: MemoryLease,
+    network: Network,
+    origin: Origin,
+) -> Result<Powered, (Error, MemoryLease, Network)> {
+    let powered = async {
+        let image = host.storage.image(&machine.image).ok_or_else(|| missing_image(&machine.image))?;
+        let Some(taps) = &network.taps else {
+            return Err(Error::Guest("its network has no taps".into()));
+        };
+        let taps = taps.share().map_err(|source| Error::Io { operation: "share a tap", source })?;
+        let launch = Launch {
+            id: machine.id.clone(),
+            directory: host.storage.directory(&machine.id),
+            socket: host.vm_socket(&machine.id),
+            cpus: machine.cpus,
+            memory: machine.memory,
+            uid: machine.uid,
+            kernel: image.kernel,
+            initrd: image.initrd,
+            netns: network.netns.clone(),
+            ctl_tap: taps.ctl,
+            eth_tap: taps.eth,
+            origin,
+        };
+        Ok(host.driver.start(launch).await?)
+    };
+    match powered.await {
+        Ok(vm) => Ok(Powered { vm, network, _memory: memory }),
+        Err(error) => Err((error, memory, network)),
+    }
+}
+
+/// Waits until the guest answers and has set itself right. May be dropped at
+/// any point: it owns nothing.
+pub async fn greet(host: &Host, machine: &Machine, powered: &Powered, limit: Duration) -> Result<Control> {
+    let (link, equipment) = (&powered.network.link, crate::egress::equipment(host, machine));
+    let clock = Instant::now();
+    let control = tokio::select! {
+        control = timeout(limit, Control::when_repaired(link, machine, Some(equipment), REPAIR)) => match control {
+            Ok(control) => control.map_err(lost)?,
+            Err(_) => return Err(Error::Guest(format!("it did not come up within {} s", limit.as_secs()))),
+        },
+        exit = powered.vm.wait() => return Err(Error::Guest(format!("it did not come up: {exit}"))),
+    };
+    tracing::debug!(machine = %machine.id, took = ?clock.elapsed(), "the guest is up");
+    Ok(control)
+}
+
+pub fn lost(error: GuestError) -> Error {
+    Error::Guest(error.to_string())
+}
+
+pub fn missing_image(name: &str) -> Refusal {
+    let shown = printable(name);
+    Refusal::new(
+        Code::NotFound,
+        format!("there is no image '{shown}'"),
+        "leave --image out for the default one",
+    )
+}
