@@ -57,6 +57,12 @@ impl Host {
         self.config.machine.boot_timeout.duration()
     }
 
+    /// After that a boot is begun anew, once: an emulated guest in some hundreds
+    /// stands still while it boots.
+    pub fn first_boot_limit(&self) -> Duration {
+        self.boot_limit() / 4
+    }
+
     /// Where the audit log is.
     pub fn audit_directory(&self) -> PathBuf {
         self.config.service.data.join("audit")

@@ -13,7 +13,7 @@ use crate::{
     storage::Way,
 };
 use berth_hypervisor::Origin;
-use berth_types::{ByteSize, Generation, Machine, Size, UserId, Why};
+use berth_types::{ByteSize, Generation, Machine, MachineId, Size, UserId, Why};
 use std::{sync::Arc, time::Duration};
 
 const FREEZE: Duration = Duration::from_secs(60);
@@ -78,15 +78,24 @@ async fn ensure(host: &Arc<Host>, machine: &Machine) {
     if find(host, machine).is_some_and(|one| one.disk >= template.disk) || host.is_closing() {
         return;
     }
-    let started = std::time::Instant::now();
-    match make(host, template).await {
-        Ok(generation) => tracing::info!(
-            memory = %generation.memory,
-            cpus = generation.cpus,
-            ms = started.elapsed().as_millis(),
-            "a machine of this size is ready to be copied"
-        ),
-        Err(error) => tracing::warn!(error = error.chain(), "cannot make a template"),
+    for limit in [host.first_boot_limit(), host.boot_limit()] {
+        let started = std::time::Instant::now();
+        let machine = Machine { id: MachineId::random(), ..template.clone() };
+        match make(host, machine, limit).await {
+            Ok(generation) => {
+                tracing::info!(
+                    memory = %generation.memory,
+                    cpus = generation.cpus,
+                    ms = started.elapsed().as_millis(),
+                    "a machine of this size is ready to be copied"
+                );
+                return;
+            }
+            Err(error) => tracing::warn!(error = error.chain(), "cannot make a template"),
+        }
+        if host.is_closing() {
+            return;
+        }
     }
 }
 
@@ -96,7 +105,7 @@ pub async fn none_under_way(host: &Host) {
     let _idle = host.templating.lock().await;
 }
 
-async fn make(host: &Arc<Host>, mut machine: Machine) -> Result<Arc<Generation>> {
+async fn make(host: &Arc<Host>, mut machine: Machine, limit: Duration) -> Result<Arc<Generation>> {
     let Some(image) = host.storage.image(&machine.image) else {
         return Err(machine::missing_image(&machine.image).into());
     };
@@ -105,12 +114,17 @@ async fn make(host: &Arc<Host>, mut machine: Machine) -> Result<Arc<Generation>>
     // It is never published and has no record: whatever a crash leaves of it
     // is undone at the next start.
     host.storage.make(&machine, Some(&image)).await?;
-    let made = boot_and_freeze(host, &machine, version).await;
+    let made = boot_and_freeze(host, &machine, version, limit).await;
     host.storage.remove(&machine.id).await?;
     made
 }
 
-async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Result<Arc<Generation>> {
+async fn boot_and_freeze(
+    host: &Host,
+    machine: &Machine,
+    version: String,
+    limit: Duration,
+) -> Result<Arc<Generation>> {
     host.storage.publish(&machine.id).await?;
     let (memory, network) = machine::prepare(host, machine).await?;
     let powered = match machine::power(host, machine, memory, network, Origin::Boot).await {
@@ -121,7 +135,7 @@ async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Res
         }
     };
     let saved = tokio::select! {
-        saved = save(host, machine, &powered) => saved,
+        saved = save(host, machine, &powered, limit) => saved,
         () = host.closes() => Err(Error::Guest("the service closes".into())),
     };
     powered.cut(host).await;
@@ -135,8 +149,8 @@ async fn boot_and_freeze(host: &Host, machine: &Machine, version: String) -> Res
     Ok(generation)
 }
 
-async fn save(host: &Host, machine: &Machine, powered: &Powered) -> Result<()> {
-    let mut control = machine::greet(host, machine, powered, host.boot_limit()).await?;
+async fn save(host: &Host, machine: &Machine, powered: &Powered, limit: Duration) -> Result<()> {
+    let mut control = machine::greet(host, machine, powered, limit).await?;
     // No copy of it has to read these from its disk.
     if let Err(error) = guest::run(&powered.network.link, FAMILIAR, FREEZE).await {
         tracing::debug!(%error, "a template's copies will be slow at first");

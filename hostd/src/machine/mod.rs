@@ -1,8 +1,9 @@
 //! A machine: one task owns it, everyone else asks or watches.
 //!
 //! The task is `actor`; what it does is a file each: `up` brings it up from
-//! disk or memory with a hypervisor from `power`, `rest` pauses it and puts it to sleep, `capture` freezes a
-//! point in time while it runs and goes back to one, `down` ends it.
+//! disk or memory with a hypervisor from `power`, `rest` pauses it and puts it
+//! to sleep, `capture` freezes a point in time while it runs and goes back to
+//! one, `down` ends it.
 
 mod actor;
 mod capture;

@@ -155,7 +155,6 @@ fn silent(patience: Duration) -> String {
 struct Tracker {
     threshold: f64,
     cpu: u64,
-    sampled: Instant,
     percent: f64,
     /// As the guest said when it was asked last.
     vitals: Vitals,
@@ -171,7 +170,6 @@ impl Tracker {
         Self {
             threshold,
             cpu,
-            sampled: now,
             percent: 0.0,
             vitals,
             at: now,
@@ -183,13 +181,13 @@ impl Tracker {
 
     /// What the host sees by itself: its CPU time.
     fn work(&mut self, cpu: u64, now: Instant) {
-        let wall = now.duration_since(self.sampled).as_nanos().max(1) as f64;
+        let wall = now.duration_since(self.at).as_nanos().max(1) as f64;
         self.percent = cpu.saturating_sub(self.cpu) as f64 / wall * 100.0;
         if self.percent >= self.threshold {
             self.last_worked = now;
             self.last_active = now;
         }
-        (self.cpu, self.sampled, self.at) = (cpu, now, now);
+        (self.cpu, self.at) = (cpu, now);
     }
 
     /// What the guest says when it is asked at that moment.

@@ -19,10 +19,6 @@ use berth_types::{Code, Event, Failure, Refusal, Runtime, State, next};
 use jiff::Timestamp;
 use std::time::Instant;
 
-/// Of the time that a boot may take, after which it is begun anew, once. An
-/// emulated guest in some hundreds stands still while it boots.
-const ANEW: u32 = 4;
-
 impl Actor {
     pub async fn start(&mut self, mut answers: Vec<Answer>) {
         if self.record.state == State::Paused && self.up.is_some() {
@@ -233,7 +229,7 @@ impl Actor {
         let (host, record) = (self.host.clone(), self.record.clone());
         let boots = record.sleeps_in.is_none() || record.sleeps_in == self.distrusted;
         let anew = anew && boots;
-        let limit = host.boot_limit() / if anew { ANEW } else { 1 };
+        let limit = if anew { host.first_boot_limit() } else { host.boot_limit() };
         let begun = Instant::now();
         let greeted = {
             let greeting = greet(&host, &record, &powered, limit);
