@@ -20,19 +20,13 @@ pub const CASES: &[Case] = crate::cases! {
 };
 
 const WEBSOCKET: &str = r#"
-import os, socket, ssl
-plain = socket.create_connection(("api.upstream.example", 443), 20)
-tls = ssl.create_default_context().wrap_socket(plain, server_hostname="api.upstream.example")
-tls.sendall(b"GET /ws HTTP/1.1\r\nHost: api.upstream.example\r\nUpgrade: websocket\r\n"
-            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
-reader = tls.makefile("rb")
-print(reader.readline().decode().split()[1])
-while reader.readline().strip():
-    pass
-mask, text = os.urandom(4), b"stressed"
-tls.sendall(bytes([0x81, 0x80 | len(text)]) + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(text)))
-print(reader.read(2 + len(text))[2:].decode())
+import websocket
+there = websocket.create_connection("wss://api.upstream.example/ws", timeout=60)
+there.send("stressed")
+print(there.getstatus(), there.recv())
 "#;
+/// As this host has it; the image has none.
+const CLIENT_OF_WEBSOCKETS: &str = "tar -c --exclude __pycache__ -C /usr/lib/python3/dist-packages websocket";
 
 const EVENTS: &str = r#"
 import time, urllib.request
@@ -135,8 +129,10 @@ fn streams(context: &Context) -> Result<()> {
     let value = fresh_value("sk-stream")?;
     world.set("streams --to api.upstream.example --header Authorization: Bearer {}", &value)?;
     world.expect("api", &format!("Bearer {value}"))?;
+    let client = Run::new("sh").arg("-c").arg(CLIENT_OF_WEBSOCKETS).ok()?;
+    dev.ssh(&[]).arg("mkdir sockets && tar -x -C sockets").input(&client.stdout)?.ok()?;
     dev.write("ws.py", WEBSOCKET)?;
-    ensure!(dev.line("python3 ws.py")? == "101\ndesserts", "no WebSocket");
+    ensure!(dev.line("PYTHONPATH=sockets python3 ws.py")? == "101 desserts", "no WebSocket");
     dev.write("sse.py", EVENTS)?;
     ensure!(dev.line("python3 sse.py")? == "5 True True", "events were lost or held up");
     // Where no secret goes nothing is opened, and a server may speak first.
