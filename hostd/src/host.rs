@@ -57,8 +57,8 @@ impl Host {
         self.config.machine.boot_timeout.duration()
     }
 
-    /// After that a boot is begun anew, once: an emulated guest in some hundreds
-    /// stands still while it boots.
+    /// After that a boot is begun anew, once: an emulated guest was seen to stand
+    /// still while it booted.
     pub fn first_boot_limit(&self) -> Duration {
         self.boot_limit() / 4
     }
