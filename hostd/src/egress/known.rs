@@ -3,6 +3,10 @@
 
 use berth_types::egress::{Binding, Host, HostPattern, Projection};
 
+/// Beside the authorities it has to fit into one message to the guest. Hosts beyond
+/// it are as unknown as any: ssh asks.
+const MOST: usize = 8 << 10;
+
 /// Lines of known_hosts, in an order of their own: told again, they are the same.
 pub fn known_hosts<'a>(key: &str, bindings: impl IntoIterator<Item = &'a Binding>) -> String {
     let over_ssh = |binding: &&Binding| {
@@ -12,7 +16,15 @@ pub fn known_hosts<'a>(key: &str, bindings: impl IntoIterator<Item = &'a Binding
         bindings.into_iter().filter(over_ssh).flat_map(Binding::to).filter_map(names).collect();
     hosts.sort_unstable();
     hosts.dedup();
-    hosts.iter().map(|host| format!("{host} {key}\n")).collect()
+    let mut lines = String::new();
+    for line in hosts.iter().map(|host| format!("{host} {key}\n")) {
+        if lines.len() + line.len() > MOST {
+            tracing::warn!(hosts = hosts.len(), "a machine's ssh is not told of all hosts that keys are for");
+            break;
+        }
+        lines.push_str(&line);
+    }
+    lines
 }
 
 /// A rule without a port means the usual one, as it does to the bridge.
@@ -52,6 +64,14 @@ mod tests {
         ];
         assert_eq!(known_hosts("KEY", &bindings), "[other.example]:2222 KEY\ngit.example KEY\n");
         assert_eq!(known_hosts("KEY", &bindings[1..]), "");
+    }
+
+    #[test]
+    fn however_many_there_are_they_fit_into_a_message() {
+        let hosts: Vec<String> = (0..5_000).map(|number| format!("host{number}.example")).collect();
+        let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+        let known = known_hosts("KEY", &[over_ssh(&hosts)]);
+        assert!(known.len() <= MOST && known.len() > MOST / 2 && known.ends_with(" KEY\n"));
     }
 
     #[test]

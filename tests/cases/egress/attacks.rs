@@ -5,7 +5,11 @@ use crate::context::{Case, Context};
 use anyhow::{Result, ensure};
 
 pub const CASES: &[Case] = crate::cases! {
-    Service: a_secret_goes_nowhere_else, requests_are_not_smuggled, nothing_of_the_host_is_reached, other_packets_are_answered_honestly;
+    Service:
+        a_secret_goes_nowhere_else,
+        requests_are_not_smuggled,
+        nothing_of_the_host_is_reached,
+        other_packets_are_answered_honestly;
 };
 
 /// Each attack on a connection of its own, behind a good request: what was answered.
