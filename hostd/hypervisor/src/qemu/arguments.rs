@@ -105,10 +105,13 @@ impl Arguments<'_> {
             .to_owned();
         if self.accelerator == Accelerator::Tcg {
             // Without the rate a guest hangs while it measures one against
-            // emulated timers. Emulation has no speculation to mitigate.
+            // emulated timers. Emulation has no speculation to mitigate. QEMU
+            // finds what it has translated by virtual address: were programs
+            // loaded at random ones, each start of a program would translate it
+            // anew, and take four times as long (docs/decisions/0009).
             let khz = self.tsc_khz;
             line.push_str(&format!(
-                " mitigations=off nokaslr no_timer_check tsc=reliable tsc_early_khz={khz} lpj={}",
+                " mitigations=off nokaslr norandmaps no_timer_check tsc=reliable tsc_early_khz={khz} lpj={}",
                 u64::from(khz) * 4
             ));
         }
@@ -172,6 +175,12 @@ mod tests {
         let kvm = line(Accelerator::Kvm, Origin::Boot);
         assert!(!after(&kvm, "-append").contains("tsc"));
         assert!(!after(&kvm, "-append").contains("mitigations"));
+    }
+
+    #[test]
+    fn only_emulation_gives_up_random_addresses() {
+        assert!(after(&line(Accelerator::Tcg, Origin::Boot), "-append").contains("norandmaps"));
+        assert!(!after(&line(Accelerator::Kvm, Origin::Boot), "-append").contains("norandmaps"));
     }
 
     #[test]
