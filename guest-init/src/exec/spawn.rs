@@ -201,12 +201,6 @@ impl Prepare {
             rustix::io::write(cgroup, b"0")?;
         }
         if self.change_user {
-            let adjust = rustix::fs::open(
-                c"/proc/self/oom_score_adj",
-                OFlags::WRONLY | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?;
-            rustix::io::write(&adjust, b"0")?;
             rustix::process::setrlimit(Resource::Nofile, FILES)?;
             self.account.assume()?;
         }
