@@ -146,6 +146,8 @@ impl Handler for Connection {
         let _ = self.peer.handle.set(session.handle());
         if self.peer.login.get().is_some() {
             self.permit = None;
+            let peer = Arc::clone(&self.peer);
+            tokio::spawn(async move { peer.announce().await });
         }
         Ok(())
     }

@@ -111,6 +111,18 @@ impl Peer {
         }
     }
 
+    /// Tells hostd who has logged in, so that a machine at rest is on its way
+    /// when the first channel asks for it: a round trip or two of the client's.
+    pub async fn announce(&self) {
+        let login = match (&self.origin, self.login.get()) {
+            (Origin::Jump { machine, .. }, _) => machine.to_string(),
+            (Origin::Network, Some(login)) if login.name.len() <= LOGIN_MAX => login.name.clone(),
+            _ => return,
+        };
+        // Whatever is wrong is told to the channel.
+        let _ = self.call(Request::Expect { login }, |_| {}).await;
+    }
+
     /// Where forwards go.
     pub async fn place(&self) -> Result<Place, Refusal> {
         self.resolve().await.map(place)

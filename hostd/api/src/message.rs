@@ -43,6 +43,11 @@ pub enum Request {
     Resolve {
         login: String,
     },
+    /// User: the same of somebody who has just logged in. A machine at rest
+    /// begins to wake while the client still says what it wants there.
+    Expect {
+        login: String,
+    },
     /// User: a new stream to a machine's guest, which is started if need be.
     /// Brings a connected socket that speaks the guest protocol.
     Attach {

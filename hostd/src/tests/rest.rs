@@ -31,6 +31,24 @@ async fn a_machine_sleeps_and_wakes_with_nothing_in_between() {
 }
 
 #[tokio::test]
+async fn a_login_by_its_name_wakes_what_sleeps_and_nothing_else() {
+    let scratch = Scratch::new();
+    let world = World::open(&scratch).await;
+    let machine = world.new_machine("dev").await.unwrap();
+    let stopped = world.new_machine("off").await.unwrap();
+    world.ask(Request::Sleep { name: named("dev") }).await.unwrap();
+    world.ask(Request::Stop { name: named("off") }).await.unwrap();
+    for login in ["nobody", "off", "dev"] {
+        world.ask(Request::Expect { login: login.to_owned() }).await.unwrap();
+    }
+    while machine.record().state != State::Running {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(stopped.record().state, State::Stopped);
+    assert_eq!(world.remains(), (2, 2));
+}
+
+#[tokio::test]
 async fn old_sleeps_age_out_and_can_be_gone_back_to() {
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;

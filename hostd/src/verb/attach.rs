@@ -20,6 +20,24 @@ pub fn resolve(host: &Host, user: &UserId, login: &str) -> Resolved {
     }
 }
 
+/// Resolves, and gets a machine at rest out of it. Whether that succeeds is for
+/// the stream that will be asked for next, which finds it done or under way.
+pub fn expect(host: &Host, user: &UserId, login: &str) -> Resolved {
+    let resolved = resolve(host, user, login);
+    if let Resolved::Machine(name) = &resolved
+        && let Some(handle) = host.fleet.get(user, name)
+        && matches!(handle.record().state, State::Asleep | State::Paused)
+    {
+        handle.touch();
+        tokio::spawn(async move {
+            if let Err(refusal) = handle.start().await {
+                tracing::debug!(%refusal, "an expected machine did not wake");
+            }
+        });
+    }
+    resolved
+}
+
 pub async fn attach(host: &Arc<Host>, user: &UserId, name: &MachineName, progress: &Progress) -> Outcome {
     let handle = host.fleet.find(user, name)?;
     stream(&handle, false, progress).await
@@ -68,9 +86,9 @@ async fn stream(handle: &Handle, made: bool, progress: &Progress) -> Outcome {
             if let (State::Failed, Some(failure)) = (record.state, &record.failure) {
                 progress.say(format!("{name} failed: {}", failure.reason));
             }
-            let verb =
-                if matches!(record.state, State::Asleep | State::Paused) { "waking" } else { "starting" };
-            progress.say(format!("{verb} {name}"));
+            // Its memory is there, even if somebody else has begun to wake it.
+            let rests = record.sleeps_in.is_some() || record.state == State::Paused;
+            progress.say(format!("{} {name}", if rests { "waking" } else { "starting" }));
             handle.start().await?;
             handle.link().ok_or_else(|| went_down(&name))?
         }

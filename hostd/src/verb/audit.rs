@@ -28,7 +28,11 @@ pub fn deed(request: &Request) -> Option<Deed> {
     let on = |verb, machine: &MachineName| with(verb, Some(machine), String::new());
     let plain = |verb| with(verb, None, String::new());
     match request {
-        Request::Knows { .. } | Request::Login { .. } | Request::Resolve { .. } | Request::Status => None,
+        Request::Knows { .. }
+        | Request::Login { .. }
+        | Request::Resolve { .. }
+        | Request::Expect { .. }
+        | Request::Status => None,
         Request::Attach { name } => on("attach", name),
         Request::AttachDefault => plain("attach"),
         Request::New { spec } => on("new", &spec.name),

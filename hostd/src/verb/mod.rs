@@ -66,6 +66,7 @@ async fn serve_user(host: &Arc<Host>, user: &UserId, request: Request, progress:
     }
     match request {
         Request::Resolve { login } => plain(Reply::Resolved(attach::resolve(host, user, &login))),
+        Request::Expect { login } => plain(Reply::Resolved(attach::expect(host, user, &login))),
         Request::Attach { name } => attach::attach(host, user, &name, progress).await,
         Request::AttachDefault => attach::attach_default(host, user, progress).await,
         Request::New { spec } => new::new(host, user, spec, progress).await.and_then(plain),

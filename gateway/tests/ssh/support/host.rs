@@ -104,7 +104,7 @@ impl World {
         let mine = |name: &MachineName| (user.clone(), name.clone());
         let plain = |reply| Ok((reply, None));
         match call.request {
-            Request::Resolve { login } => {
+            Request::Resolve { login } | Request::Expect { login } => {
                 let mut mine = self.machines.keys().filter(|(owner, _)| *owner == user).map(|(_, name)| name);
                 let found = mine.clone().find(|name| name.as_str() == login);
                 let near = mine.find(|name| name.as_str().starts_with(&login.to_lowercase()));
