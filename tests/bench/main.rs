@@ -17,6 +17,7 @@
 
 mod asleep;
 mod bare;
+mod density;
 mod egress;
 mod measure;
 mod memory;
@@ -61,6 +62,9 @@ fn main() -> Result<()> {
     }
     if wanted("asleep") {
         asleep::thousand(&scratch, &mut report)?;
+    }
+    if wanted("density") {
+        density::measure(&scratch, &mut report)?;
     }
     if !parts.is_empty() {
         print!("{}", report.render());
