@@ -22,7 +22,7 @@ run: image ## Serve in the foreground; Ctrl-C stops cleanly
 up: image ## Serve in the background; returns when it answers
 	@$(AS_ROOT) $(BERTH) up
 
-down: ## Stop what 'make up' started, and its machines
+down: ## Stop what 'make up' started; its machines sleep
 	@if [ -x $(BIN)/berth ]; then $(AS_ROOT) $(BERTH) down; else echo "nothing was built, so nothing runs"; fi
 
 setup: ## Check for Rust, install the packages that are missing

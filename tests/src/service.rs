@@ -25,7 +25,7 @@ use std::{
 
 /// A pool may have to be made, and hypervisors adopted.
 const START: Duration = Duration::from_secs(90);
-/// Machines are stopped cleanly, all at once.
+/// Machines are put to sleep, all at once.
 const STOP: Duration = Duration::from_secs(120);
 
 /// How a log in a failure begins.

@@ -42,7 +42,7 @@ enum Command {
     Run,
     /// Start the service in the background
     Up,
-    /// Stop the service and its machines, cleanly
+    /// Put the machines to sleep and stop the service
     Down,
     /// Is everything well?
     Status,

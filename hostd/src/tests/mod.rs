@@ -130,6 +130,11 @@ impl World {
         verb::for_user(&self.host, &self.user, request, &progress).await.map(|(reply, _)| reply)
     }
 
+    pub async fn operate(&self, request: Request) -> Result<Reply, Refusal> {
+        let progress = verb::Progress::new(mpsc::unbounded_channel().0);
+        verb::for_operator(&self.host, request, &progress).await.map(|(reply, _)| reply)
+    }
+
     pub async fn new_machine(&self, name: &str) -> Result<Handle, Refusal> {
         self.ask(Request::New { spec: spec(name) }).await?;
         Ok(self.machine(name))

@@ -49,6 +49,20 @@ async fn a_login_by_its_name_wakes_what_sleeps_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_shutdown_puts_machines_to_sleep_and_stops_what_cannot() {
+    let scratch = Scratch::new();
+    let world = World::open(&scratch).await;
+    let machine = world.new_machine("dev").await.unwrap();
+    let sleepless = world.new_machine("sleepless").await.unwrap();
+    // No device state can be written where there is a directory.
+    std::fs::create_dir(disk(&world, "sleepless").with_file_name("state.tmp")).unwrap();
+    world.operate(Request::Shutdown).await.unwrap();
+    assert_eq!(machine.record().state, State::Asleep);
+    assert_eq!(sleepless.record().state, State::Stopped);
+    assert_eq!(world.guests.open(), 0);
+}
+
+#[tokio::test]
 async fn old_sleeps_age_out_and_can_be_gone_back_to() {
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;

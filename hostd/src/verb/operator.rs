@@ -1,14 +1,16 @@
 //! What only the operator asks.
 
 use super::{Progress, key};
-use crate::host::Host;
+use crate::{guest, host::Host, machine::Handle};
 use berth_api::{Reply, Status, UserView};
 use berth_types::{Code, Refusal, SshKey, State, User, UserId};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
-/// Shutdowns under way at once: more would only wait for each other's disk.
+/// Machines that go to rest at once: more would only wait for each other's disk.
 const AT_ONCE: usize = 8;
+/// Makes what a guest has written part of its disk.
+const SYNC: &str = "sync";
 
 pub async fn user_add(host: &Host, label: &str, key: SshKey) -> Result<Reply, Refusal> {
     let user = host.registry.register(label, key::checked(key)?).await?;
@@ -51,28 +53,45 @@ pub fn status(host: &Host) -> Result<Reply, Refusal> {
     }))
 }
 
-/// Stops every machine. hostd ends when the answer has left.
+/// Puts every machine to rest. hostd ends when the answer has left.
 pub async fn shutdown(host: &Arc<Host>, progress: &Progress) -> Result<Reply, Refusal> {
     host.closing.send_replace(true);
     let mut up: Vec<_> = host.fleet.all();
     up.retain(|handle| handle.record().state.has_process());
     let total = up.len();
-    let (mut stopping, mut done) = (JoinSet::new(), 0);
+    let (mut resting, mut done) = (JoinSet::new(), 0);
     loop {
-        while stopping.len() < AT_ONCE
+        while resting.len() < AT_ONCE
             && let Some(handle) = up.pop()
         {
-            stopping.spawn(async move { handle.stop().await });
+            let limit = host.config.machine.stop_timeout.duration();
+            resting.spawn(async move { put_to_rest(&handle, limit).await });
         }
-        match stopping.join_next().await {
+        match resting.join_next().await {
             None => break,
             Some(Ok(Err(error))) => tracing::warn!(%error, "a machine did not stop"),
             Some(_) => {}
         }
         done += 1;
-        progress.say(format!("stopped {done} of {total} machines"));
+        progress.say(format!("{done} of {total} machines are at rest"));
     }
     Ok(Reply::Done)
+}
+
+/// A machine goes on where it was when the service is back, so it sleeps, with
+/// its disk in order in case another hypervisor cannot resume its memory. One
+/// that cannot sleep is shut down.
+async fn put_to_rest(handle: &Handle, limit: Duration) -> Result<(), Refusal> {
+    if let Some(link) = handle.link()
+        && let Err(error) = guest::run(&link, SYNC, limit).await
+    {
+        tracing::debug!(machine = %handle.id(), %error, "its disk may be behind its memory");
+    }
+    if let Err(refusal) = handle.sleep().await {
+        tracing::info!(machine = %handle.id(), %refusal, "it cannot sleep, and is stopped");
+        handle.stop().await?;
+    }
+    Ok(())
 }
 
 fn view(host: &Host, user: User) -> UserView {

@@ -86,6 +86,7 @@ fn a_service_stops_and_starts_with_every_file(context: &Context) -> Result<()> {
         account.verb("stop resting")?.ok()?;
         let main = account.at("main");
         main.exec("head -c 3000000 /dev/urandom > data; md5sum data > sum; echo precious > note")?;
+        main.exec("nohup sleep 100000 > /dev/null 2>&1 & echo $! > pid")?;
         service.berth_ok(&["status"])?;
         service.berth_ok(&["up"]).context("up when it is up")?;
         service.berth_ok(&["down"])?;
@@ -96,7 +97,9 @@ fn a_service_stops_and_starts_with_every_file(context: &Context) -> Result<()> {
 
         service.berth_ok(&["up"])?;
         ensure!(state(&account, "resting")? == "stopped", "not as it was");
+        ensure!(state(&account, "main")? == "asleep", "it does not sleep");
         ensure!(main.line("md5sum --quiet -c sum && cat note")? == "precious", "a file is lost");
+        ensure!(main.line("ps -o comm= -p $(cat pid)")? == "sleep", "a process is lost");
         Ok(())
     })();
     let down = service.berth_ok(&["down"]);

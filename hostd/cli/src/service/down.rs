@@ -1,4 +1,4 @@
-//! `berth down`: machines stopped cleanly, then everything gone.
+//! `berth down`: machines put to sleep, then everything gone.
 
 use super::{place::Place, process::Running, ready};
 use crate::{api, context::Context, output};
@@ -29,7 +29,7 @@ async fn down(context: &Context) -> Result<bool, Refusal> {
     let supervisor = place.holder().and_then(|holder| holder.open());
     let was_running = status.is_some() || supervisor.is_some();
     if let Some(status) = status.filter(|status| status.running > 0) {
-        say!("stopping {} running machines", status.running);
+        say!("putting {} running machines to sleep", status.running);
     }
 
     // 1. Whoever supervises knows the order; without one, hostd is asked here.

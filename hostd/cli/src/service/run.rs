@@ -82,7 +82,7 @@ async fn first_answer(
     }
 }
 
-/// Stops every machine cleanly and then hostd. A second wish to stop leaves the
+/// Puts every machine to sleep and then stops hostd. A second wish to stop leaves the
 /// machines as they are: running ones run on and are found again by the next start.
 async fn stop_machines(context: &Context, hostd: &mut Daemon, stop: &mut Stop) {
     let client = Client::new(context.config.service.api_socket());
