@@ -60,4 +60,5 @@ pub const ETH_GUEST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x01, 0x02];
 pub const ETH_HOST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x01, 0x01];
 pub const ETH_HOST_ADDRESS: [u8; 4] = [10, 77, 0, 1];
 pub const ETH_GUEST_ADDRESS: [u8; 4] = [10, 77, 0, 2];
+pub const ETH_NETWORK: [u8; 4] = [10, 77, 0, 0];
 pub const ETH_PREFIX: u8 = 24;

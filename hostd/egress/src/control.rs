@@ -6,7 +6,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use berth_types::{
     MachineId, MachineName, UserId,
-    egress::{Binding, EgressPolicy, HostName, SecretName, SecretValue},
+    egress::{Binding, EgressPolicy, HostName, Ipv4Network, SecretName, SecretValue},
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -85,6 +85,8 @@ pub struct Link {
     pub machine: MachineId,
     /// The host's address on the machine's link: where `berth.internal` is.
     pub gateway: Ipv4Addr,
+    /// The link's own network. Nobody else is there, whatever rules allow.
+    pub network: Ipv4Network,
     pub terms: Terms,
 }
 
@@ -121,11 +123,11 @@ pub fn new_placeholder() -> String {
 }
 
 /// How many there are in [`Listeners`].
-pub const LISTENERS: usize = 5;
+pub const LISTENERS: usize = 6;
 
 /// The sockets of one machine, made inside its namespace; TCP ones listen.
 /// What the guest sends anywhere is redirected to one of them, so that
-/// `SO_ORIGINAL_DST` says where it was meant to go.
+/// `SO_ORIGINAL_DST` says where it was meant to go, or is refused by the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Listeners<T> {
     /// Port 443.
@@ -137,15 +139,21 @@ pub struct Listeners<T> {
     /// Port 53.
     pub dns_udp: T,
     pub dns_tcp: T,
+    /// Netlink, on which the kernel shows packets that it refused.
+    pub refused: T,
 }
+
+/// Why the kernel refused a packet: the heading under which it shows it.
+pub const REFUSED_ON_LINK: &str = "link";
+pub const REFUSED_ON_CONTROL: &str = "control";
 
 impl<T> Listeners<T> {
     pub fn into_array(self) -> [T; LISTENERS] {
-        [self.tls, self.http, self.other, self.dns_udp, self.dns_tcp]
+        [self.tls, self.http, self.other, self.dns_udp, self.dns_tcp, self.refused]
     }
 
-    pub fn from_array([tls, http, other, dns_udp, dns_tcp]: [T; LISTENERS]) -> Self {
-        Self { tls, http, other, dns_udp, dns_tcp }
+    pub fn from_array([tls, http, other, dns_udp, dns_tcp, refused]: [T; LISTENERS]) -> Self {
+        Self { tls, http, other, dns_udp, dns_tcp, refused }
     }
 }
 
@@ -209,6 +217,10 @@ pub enum Protocol {
     Http,
     Https,
     Ssh,
+    Udp,
+    Icmp,
+    /// Any other on top of IP.
+    Ip,
 }
 
 impl fmt::Debug for Settings {

@@ -49,6 +49,9 @@ fn entry(host: &Host, decision: Decision) -> Option<EgressEntry> {
             Protocol::Http => "http",
             Protocol::Https => "https",
             Protocol::Ssh => "ssh",
+            Protocol::Udp => "udp",
+            Protocol::Icmp => "icmp",
+            Protocol::Ip => "ip",
         }
         .to_owned(),
         rule: decision.rule,

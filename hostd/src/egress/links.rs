@@ -10,8 +10,8 @@ use berth_egress::{
     Bridge,
     control::{Link, Terms},
 };
-use berth_guest_protocol::ETH_HOST_ADDRESS;
-use berth_types::{Machine, MachineId, MachineName};
+use berth_guest_protocol::{ETH_HOST_ADDRESS, ETH_NETWORK, ETH_PREFIX};
+use berth_types::{Machine, MachineId, MachineName, egress::Ipv4Network};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -73,7 +73,12 @@ impl Links {
         };
         let (network, name) = (network.name.clone(), machine.name.clone());
         all.insert(machine.id.clone(), Linked { network, name, moved: 0, turn: Arc::default() });
-        let link = Link { machine: machine.id.clone(), gateway: ETH_HOST_ADDRESS.into(), terms: terms() };
+        let link = Link {
+            machine: machine.id.clone(),
+            gateway: ETH_HOST_ADDRESS.into(),
+            network: Ipv4Network::around(ETH_NETWORK.into(), ETH_PREFIX),
+            terms: terms(),
+        };
         let _ = self.orders.send(Order::Link(Box::new(link), doors));
     }
 

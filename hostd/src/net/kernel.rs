@@ -100,7 +100,7 @@ impl KernelNetworks {
         loop {
             match self.0.sockets.doors(network.netns.clone()).await {
                 Ok(doors) => return Some(doors),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                Err(error) if is_held(&error) && Instant::now() < deadline => {
                     tokio::time::sleep(AGAIN).await;
                 }
                 Err(error) => {
@@ -116,6 +116,11 @@ impl KernelNetworks {
         let link = Link::Namespace { netns: netns.clone(), sockets: self.0.sockets.clone() };
         Network { name, netns, link, taps: None, doors: None }
     }
+}
+
+/// Somebody still has one of the sockets.
+fn is_held(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::ResourceBusy)
 }
 
 #[async_trait::async_trait]

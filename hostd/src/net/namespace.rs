@@ -9,7 +9,10 @@ use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
 };
-use rtnetlink::LinkUnspec;
+use rtnetlink::{
+    Handle, LinkUnspec, RouteMessageBuilder,
+    packet_route::route::{RouteScope, RouteType},
+};
 use std::{
     fs::{self, File},
     io,
@@ -41,7 +44,8 @@ const ETH: End = End {
     name: "eth0",
     mac: guest::ETH_HOST_MAC,
     address: guest::ETH_HOST_ADDRESS,
-    prefix: guest::ETH_PREFIX,
+    // The rest of its network is ours as well: see `be_everybody`.
+    prefix: 32,
     guest_mac: guest::ETH_GUEST_MAC,
     guest_address: guest::ETH_GUEST_ADDRESS,
 };
@@ -104,9 +108,28 @@ async fn configure() -> Result<()> {
         let guest = Ipv4Addr::from(end.guest_address).into();
         let neighbour = handle.neighbours().add(index, guest).link_layer_address(&end.guest_mac);
         neighbour.execute().await.map_err(failed)?;
+        if end.name == ETH.name {
+            be_everybody(&handle, index).await.map_err(failed)?;
+        }
     }
     driver.abort();
     Ok(())
+}
+
+/// Makes every address of the user's link but the guest's our own. A guest that
+/// looks for a neighbour finds us, and the bridge refuses it and says so; otherwise
+/// it would ask for a neighbour until it gives up, and nobody would hear of it.
+async fn be_everybody(handle: &Handle, eth: u32) -> std::result::Result<(), rtnetlink::Error> {
+    let to = |address: [u8; 4], prefix| {
+        RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(address.into(), prefix)
+            .output_interface(eth)
+    };
+    let guest = to(guest::ETH_GUEST_ADDRESS, 32).scope(RouteScope::Link).build();
+    handle.route().add(guest).execute().await?;
+    // In the main table: in the local one it would come before the guest's own.
+    let others = to(guest::ETH_NETWORK, guest::ETH_PREFIX).kind(RouteType::Local).scope(RouteScope::Host);
+    handle.route().add(others.build()).execute().await
 }
 
 pub fn find(path: &Path) -> Result<Option<OwnedFd>> {

@@ -10,12 +10,15 @@
 //!           the rest ───▶ administratively prohibited
 //! ```
 //!
+//! What the kernel refuses here it shows to the bridge, a few packets a second, for
+//! the audit log.
+//!
 //! Every TCP connection is redirected, one to a listener's own port too: it
 //! arrives with its original destination, which the bridge refuses. Nothing is
 //! forwarded, for there is no route and forwarding is off.
 
-use super::nft::{Batch, Rule};
-use berth_egress::control::Listeners;
+use super::nft::{self, Batch, Rule};
+use berth_egress::control::{Listeners, REFUSED_ON_CONTROL, REFUSED_ON_LINK};
 use berth_guest_protocol as guest;
 use std::{
     io,
@@ -32,6 +35,10 @@ const FILTER: libc::c_int = 0;
 const PORT_UNREACHABLE: u8 = 3;
 const PROHIBITED: u8 = 13;
 const ECHO: u8 = 8;
+/// By which the kernel shows refused packets, and how many in a second: enough to
+/// see what goes on, too few to keep anybody busy.
+const SHOWN: u16 = 77;
+const SHOWN_A_SECOND: u32 = 10;
 
 // Of the gateway's address in each namespace.
 const TLS_PORT: u16 = 10_443;
@@ -59,6 +66,7 @@ pub fn doors() -> io::Result<Doors> {
         other: listen(OTHER_PORT)?,
         dns_udp: dns.into(),
         dns_tcp: listen(DNS_PORT)?,
+        refused: nft::listen(SHOWN)?,
     })
 }
 
@@ -70,6 +78,7 @@ pub fn share(doors: &Doors) -> io::Result<Doors> {
         other: doors.other.try_clone()?,
         dns_udp: doors.dns_udp.try_clone()?,
         dns_tcp: doors.dns_tcp.try_clone()?,
+        refused: doors.refused.try_clone()?,
     })
 }
 
@@ -94,6 +103,7 @@ pub fn set() -> io::Result<()> {
     for rule in [
         eth().redirected().accept(),
         icmp().destination(guest::ETH_HOST_ADDRESS).icmp(ECHO).accept(),
+        eth().limit(SHOWN_A_SECOND).log(SHOWN, REFUSED_ON_LINK),
         udp().reject(PORT_UNREACHABLE),
         eth().reject(PROHIBITED),
         Rule::from_link("ctl0")
@@ -101,6 +111,7 @@ pub fn set() -> io::Result<()> {
             .destination(guest::HOST_ADDRESS)
             .source_port(guest::PORT)
             .accept(),
+        Rule::from_link("ctl0").limit(SHOWN_A_SECOND).log(SHOWN, REFUSED_ON_CONTROL),
         Rule::from_link("ctl0").drop(),
     ] {
         batch.rule(GUARD, rule);
@@ -139,6 +150,7 @@ mod tests {
                 "iifname \"eth0\" meta l4proto 6 redirect to :10000",
                 "iifname \"eth0\" ct status dnat accept",
                 "ip daddr 10.77.0.1 icmp type echo-request accept",
+                "iifname \"eth0\" limit rate 10/second burst 10 packets log prefix \"link\" group 77",
                 "iifname \"eth0\" meta l4proto 17 reject",
                 "iifname \"eth0\" reject with icmp 13",
                 "iifname \"ctl0\" ip daddr 169.254.77.1 tcp sport 7 accept",

@@ -13,11 +13,12 @@ pub mod secrets;
 
 use crate::verbs::json;
 use anyhow::{Context as _, Result, ensure};
-use berth_tests::{Account, Output, Remote, Run, Scratch, Service, Settings, Upstream};
+use berth_tests::{Account, Output, Remote, Run, Scratch, Service, Settings, Upstream, eventually};
 use serde_json::Value;
 use std::{
     collections::HashSet,
     sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::Duration,
 };
 
 pub struct World {
@@ -90,13 +91,21 @@ impl World {
 
     /// Was this refused, and did the log say so?
     fn was_refused(&self, machine: &str, host: &str) -> Result<()> {
-        let decisions = self.decisions(machine)?;
-        let refused = decisions.iter().any(|entry| {
-            let is = |key: &str, value: &str| entry.get(key).and_then(Value::as_str) == Some(value);
-            is("verdict", "refused") && (is("host", host) || is("address", host))
-        });
-        ensure!(refused, "the log has no refusal of {host}: {decisions:#?}");
-        Ok(())
+        self.logged(machine, &[("verdict", "refused")], host, None)
+    }
+
+    /// The log has, or will have at once, a line of this host or address, with these words.
+    fn logged(&self, machine: &str, words: &[(&str, &str)], host: &str, port: Option<u16>) -> Result<()> {
+        let what = format!("a line of {host} {port:?} with {words:?} in the log of {machine}");
+        eventually(&what, Duration::from_secs(10), || {
+            let decisions = self.decisions(machine)?;
+            Ok(decisions.iter().any(|entry| {
+                let is = |key: &str, value: &str| entry.get(key).and_then(Value::as_str) == Some(value);
+                (is("host", host) || is("address", host))
+                    && port.is_none_or(|port| entry.get("port").and_then(Value::as_u64) == Some(port.into()))
+                    && words.iter().all(|(key, value)| is(key, value))
+            }))
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{
         dial, dns,
         flow::{self, Connection},
         machine::Machine,
+        packets,
     },
     control::{Listeners, Protocol},
 };
@@ -51,6 +52,7 @@ pub fn start(machine: &Arc<Machine>, listeners: Listeners<OwnedFd>) -> io::Resul
     let socket = std::net::UdpSocket::from(listeners.dns_udp);
     socket.set_nonblocking(true)?;
     tasks.spawn(dns::udp(machine.clone(), UdpSocket::from_std(socket)?));
+    tasks.spawn(packets::report(machine.clone(), packets::Shown::new(listeners.refused)?));
     Ok(tasks)
 }
 

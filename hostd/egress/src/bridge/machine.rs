@@ -13,7 +13,7 @@ use crate::{
 };
 use berth_types::{
     MachineId,
-    egress::{Destination, EgressMode, HostName, Rule, Verdict},
+    egress::{Destination, EgressMode, HostName, Ipv4Network, Rule, Special, Verdict},
 };
 use jiff::Timestamp;
 use std::{
@@ -26,6 +26,7 @@ use tokio::sync::watch;
 pub struct Machine {
     pub id: MachineId,
     pub gateway: Ipv4Addr,
+    network: Ipv4Network,
     pub host: Arc<Host>,
     pub names: Names,
     pub connections: Load,
@@ -56,13 +57,14 @@ impl Judged {
 impl Machine {
     pub fn new(
         id: MachineId,
-        gateway: Ipv4Addr,
+        (gateway, network): (Ipv4Addr, Ipv4Network),
         host: Arc<Host>,
         rules: watch::Receiver<Arc<Rules>>,
     ) -> Self {
         Self {
             id,
             gateway,
+            network,
             names: Names::default(),
             connections: Load::within(host.connections.clone()),
             host,
@@ -95,12 +97,18 @@ impl Machine {
     }
 
     pub fn decide(&self, rules: &Rules, name: Option<&HostName>, to: SocketAddrV4) -> Verdict {
-        let destination = Destination { name, address: Some(*to.ip()), port: Some(to.port()) };
-        if *to.ip() == self.gateway {
-            // The link's own address is the bridge, and nothing else is there.
-            return Verdict { allowed: false, rule: Rule::Special(berth_types::egress::Special::Host) };
+        self.decide_on(rules, Destination { name, address: Some(*to.ip()), port: Some(to.port()) })
+    }
+
+    /// The same where the address or the port is not known yet.
+    pub fn decide_on(&self, rules: &Rules, to: Destination<'_>) -> Verdict {
+        // On the link are the bridge, which has `http://berth.internal/` and nothing
+        // else, and no other machine.
+        if let Some(address) = to.address.filter(|address| self.network.contains(*address)) {
+            let special = if address == self.gateway { Special::Host } else { Special::Link };
+            return Verdict { allowed: false, rule: Rule::Special(special) };
         }
-        rules.policy.decide(destination, &self.host.shared().own)
+        rules.policy.decide(to, &self.host.shared().own)
     }
 
     /// Judges a connection whose client claims a name, or none.

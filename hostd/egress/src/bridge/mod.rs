@@ -18,6 +18,7 @@ mod load;
 mod machine;
 mod names;
 mod orders;
+mod packets;
 mod refuse;
 mod replay;
 mod report;

@@ -94,11 +94,11 @@ impl Served {
         let host = self.host.clone().ok_or("not configured yet")?;
         let descriptors: [OwnedFd; LISTENERS] =
             descriptors.try_into().map_err(|_| format!("a link takes {LISTENERS} descriptors"))?;
-        let Link { machine: id, gateway, terms } = link;
+        let Link { machine: id, gateway, network, terms } = link;
         // The old one's listeners end before the same sockets are served again.
         self.machines.remove(&id);
         let (rules, watched) = watch::channel(Arc::new(Rules::new(terms)));
-        let machine = Arc::new(Machine::new(id.clone(), gateway, host, watched));
+        let machine = Arc::new(Machine::new(id.clone(), (gateway, network), host, watched));
         let listeners = listen::start(&machine, Listeners::from_array(descriptors))
             .map_err(|error| format!("cannot use a listener: {error}"))?;
         self.machines.insert(id, Linked { machine, rules, _listeners: listeners });

@@ -73,6 +73,8 @@ fn ask(socket: &UdpSocket, name: &str, kind: RecordType) -> Message {
     Message::from_vec(&buffer[..length]).unwrap()
 }
 
+const LINK: &str = "an address of the machine's own link";
+
 #[test]
 fn addresses_that_are_refused_are_not_even_told() {
     let mut world =
@@ -87,7 +89,7 @@ fn addresses_that_are_refused_are_not_even_told() {
         ("local.example.", "a loopback address"),
         ("metadata.example.", "a link-local address"),
         ("host.example.", "an address of the host"),
-        ("machine.example.", "a private address"),
+        ("machine.example.", LINK),
         ("private.example.", "a private address"),
     ] {
         let answer = ask(&socket, name, RecordType::A);
@@ -100,7 +102,7 @@ fn addresses_that_are_refused_are_not_even_told() {
     }
     // And connecting there by address is no better.
     for (address, rule) in [
-        ("10.77.0.3", "a private address"),
+        ("10.77.0.3", LINK),
         ("169.254.169.254", "a link-local address"),
         ("198.51.100.1", "an address of the host"),
     ] {
@@ -127,6 +129,9 @@ fn addresses_that_are_refused_are_not_even_told() {
         assert_eq!((answer.answers.len(), answer.metadata.response_code), (0, ResponseCode::NoError));
     }
     assert_eq!(asked.load(Ordering::Relaxed), before + 1);
+    // What is on the machine's link stays refused, whatever a rule allows.
+    drop(world.guest.connect("10.77.0.3:5432").unwrap());
+    world.refused(LINK);
 }
 
 #[test]

@@ -46,3 +46,13 @@ pub const REDIR_REG_PROTO_MIN: c_int = 1;
 pub const REDIR_FLAGS: c_int = 3;
 pub const REJECT_TYPE: c_int = 1;
 pub const REJECT_ICMP_CODE: c_int = 2;
+pub const LIMIT_RATE: c_int = 1;
+pub const LIMIT_UNIT: c_int = 2;
+pub const LIMIT_BURST: c_int = 3;
+pub const LOG_GROUP: c_int = 1;
+pub const LOG_PREFIX: c_int = 2;
+
+// And of `linux/netfilter/nfnetlink_log.h`.
+pub const CONFIG_COMMAND: c_int = 1;
+pub const CONFIG_MODE: c_int = 2;
+pub const CONFIG_THRESHOLD: c_int = 5;

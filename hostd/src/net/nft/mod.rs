@@ -5,14 +5,19 @@
 //! process would take milliseconds. Only what those rules need is here.
 
 mod kernel;
+mod log;
 mod rule;
 
+pub use log::listen;
 pub use rule::Rule;
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
 };
-use std::{io, os::fd::AsRawFd};
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+};
 
 const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
@@ -103,50 +108,65 @@ impl Batch {
         self.frame(SUBSYSTEM | message as u16, flags, body);
     }
 
-    /// `nlmsghdr`, `nfgenmsg`, attributes.
     fn frame(&mut self, kind: u16, flags: u16, body: Attributes) {
         let bounds = kind == libc::NFNL_MSG_BATCH_BEGIN as u16 || kind == libc::NFNL_MSG_BATCH_END as u16;
         let family = if bounds { libc::AF_UNSPEC } else { libc::NFPROTO_IPV4 };
         let resource = if bounds { libc::NFNL_SUBSYS_NFTABLES as u16 } else { 0 };
-        let length = u32::try_from(HEADER + 4 + body.0.len()).unwrap_or(u32::MAX);
-        self.messages.extend_from_slice(&length.to_ne_bytes());
-        self.messages.extend_from_slice(&kind.to_ne_bytes());
-        self.messages.extend_from_slice(&flags.to_ne_bytes());
-        self.messages.extend_from_slice(&self.answers.to_ne_bytes());
-        self.messages.extend_from_slice(&[0; 4]);
-        self.messages.extend_from_slice(&[family as u8, libc::NFNETLINK_V0 as u8]);
-        self.messages.extend_from_slice(&resource.to_be_bytes());
-        self.messages.extend_from_slice(&body.0);
+        append(&mut self.messages, (kind, flags, self.answers), (family, resource), &body);
     }
 
     /// Sends it to the calling thread's namespace.
     pub fn commit(mut self) -> io::Result<()> {
         self.frame(libc::NFNL_MSG_BATCH_END as u16, REQUEST, Attributes::default());
-        let netlink = socket(
-            AddressFamily::Netlink,
-            SockType::Raw,
-            SockFlag::SOCK_CLOEXEC,
-            SockProtocol::NetlinkNetFilter,
-        )?;
-        // The kernel answers before `send` returns; this only ends a wait that would have no end.
-        let patience = nix::sys::time::TimeVal::new(5, 0);
-        setsockopt(&netlink, sockopt::ReceiveTimeout, &patience)?;
-        send(netlink.as_raw_fd(), &self.messages, MsgFlags::empty())?;
-        let mut left = self.answers;
-        let mut buffer = vec![0; 64 << 10];
-        while left > 0 {
-            let count = recv(netlink.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-            let mut rest = buffer.get(..count).unwrap_or_default();
-            while let Some((error, length)) = answer(rest) {
-                if error != 0 {
-                    return Err(io::Error::from_raw_os_error(-error));
-                }
-                left = left.saturating_sub(1);
-                rest = rest.get(length..).unwrap_or_default();
-            }
-        }
-        Ok(())
+        ask(&self.messages, self.answers).map(drop)
     }
+}
+
+/// `nlmsghdr` (kind, flags, serial), `nfgenmsg` (family, resource), attributes.
+fn append(
+    messages: &mut Vec<u8>,
+    (kind, flags, serial): (u16, u16, u32),
+    (family, resource): (libc::c_int, u16),
+    body: &Attributes,
+) {
+    let length = u32::try_from(HEADER + 4 + body.0.len()).unwrap_or(u32::MAX);
+    messages.extend_from_slice(&length.to_ne_bytes());
+    messages.extend_from_slice(&kind.to_ne_bytes());
+    messages.extend_from_slice(&flags.to_ne_bytes());
+    messages.extend_from_slice(&serial.to_ne_bytes());
+    messages.extend_from_slice(&[0; 4]);
+    messages.extend_from_slice(&[family as u8, libc::NFNETLINK_V0 as u8]);
+    messages.extend_from_slice(&resource.to_be_bytes());
+    messages.extend_from_slice(&body.0);
+}
+
+/// Sends these to the kernel and reads so many answers, on a socket of its own,
+/// which is given back.
+fn ask(messages: &[u8], answers: u32) -> io::Result<OwnedFd> {
+    let netlink = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkNetFilter,
+    )?;
+    // The kernel answers before `send` returns; this only ends a wait that would have no end.
+    let patience = nix::sys::time::TimeVal::new(5, 0);
+    setsockopt(&netlink, sockopt::ReceiveTimeout, &patience)?;
+    send(netlink.as_raw_fd(), messages, MsgFlags::empty())?;
+    let mut left = answers;
+    let mut buffer = vec![0; 64 << 10];
+    while left > 0 {
+        let count = recv(netlink.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+        let mut rest = buffer.get(..count).unwrap_or_default();
+        while let Some((error, length)) = answer(rest) {
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(-error));
+            }
+            left = left.saturating_sub(1);
+            rest = rest.get(length..).unwrap_or_default();
+        }
+    }
+    Ok(netlink)
 }
 
 /// The error number of an `nlmsgerr`, and the length of the whole message.

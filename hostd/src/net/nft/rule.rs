@@ -108,6 +108,23 @@ impl Rule {
         self.expression("reject", reject)
     }
 
+    /// Goes on only so many times a second, and as often again at once.
+    pub fn limit(self, a_second: u32) -> Self {
+        let limit = Attributes::default()
+            .bytes(kernel::LIMIT_RATE, &u64::from(a_second).to_be_bytes())
+            .bytes(kernel::LIMIT_UNIT, &1u64.to_be_bytes())
+            .bytes(kernel::LIMIT_BURST, &a_second.to_be_bytes());
+        self.expression("limit", limit)
+    }
+
+    /// Shows the packet to whoever listens to this group, under this heading.
+    pub fn log(self, group: u16, heading: &str) -> Self {
+        let log = Attributes::default()
+            .bytes(kernel::LOG_GROUP, &group.to_be_bytes())
+            .text(kernel::LOG_PREFIX, heading);
+        self.expression("log", log)
+    }
+
     fn verdict(self, code: libc::c_int) -> Self {
         let code = Attributes::default().number(kernel::VERDICT_CODE, code);
         let verdict = Attributes::default()

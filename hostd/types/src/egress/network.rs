@@ -22,6 +22,12 @@ impl Ipv4Network {
         Self { address: Ipv4Addr::new(a, b, c, 0), bits }
     }
 
+    /// The network of this length that an address is in.
+    pub const fn around(address: Ipv4Addr, bits: u8) -> Self {
+        let bits = if bits > 32 { 32 } else { bits };
+        Self { address: Ipv4Addr::from_bits(address.to_bits() & mask(bits)), bits }
+    }
+
     pub const fn contains(self, address: Ipv4Addr) -> bool {
         (address.to_bits() ^ self.address.to_bits()) & mask(self.bits) == 0
     }
@@ -95,6 +101,8 @@ pub enum Special {
     Reserved,
     /// The host's own.
     Host,
+    /// The machine's own link, where nobody else is. No rule allows it.
+    Link,
 }
 
 /// The documentation networks are not here: nothing is there, and tests put
@@ -131,6 +139,7 @@ impl Special {
             Self::Multicast => "a multicast address",
             Self::Reserved => "a reserved address",
             Self::Host => "an address of the host",
+            Self::Link => "an address of the machine's own link",
         }
     }
 }
@@ -146,6 +155,7 @@ mod tests {
         };
         assert!(contains("10.0.0.0/8", "10.255.1.2"));
         assert!(!contains("10.0.0.0/8", "11.0.0.0"));
+        assert_eq!(Ipv4Network::around([10, 1, 2, 3].into(), 24).to_string(), "10.1.2.0/24");
         assert!(contains("192.0.2.7", "192.0.2.7"));
         assert!(!contains("192.0.2.7", "192.0.2.8"));
         assert!(contains("0.0.0.0/0", "203.0.113.1"));

@@ -36,8 +36,7 @@ pub async fn resolve(machine: &Arc<Machine>, name: &HostName) -> Resolved {
     }
     let shared = machine.host.shared();
     let rules = machine.rules();
-    let decide =
-        |address| rules.policy.decide(Destination { name: Some(name), address, port: None }, &shared.own);
+    let decide = |address| machine.decide_on(&rules, Destination { name: Some(name), address, port: None });
     let before = decide(None);
     let report = |outcome, rule: String, reason: &str| {
         let mut decision = machine.decision(Protocol::Dns);

@@ -12,12 +12,12 @@ use berth_egress::{
 };
 use berth_types::{
     MachineId, UserId,
-    egress::{Binding, EgressPolicy, HostName, Projection, SecretValue},
+    egress::{Binding, EgressPolicy, HostName, Ipv4Network, Projection, SecretValue},
 };
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::net::UnixDatagram},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -168,8 +168,11 @@ impl World {
             other: listen(4000),
             dns_udp: guest.namespace.datagrams(([127, 0, 0, 1], 4053).into()).into(),
             dns_tcp: listen(4053),
+            // Nothing arrives on it: here no kernel refuses anything.
+            refused: UnixDatagram::unbound().unwrap().into(),
         };
-        let link = Link { machine: machine.clone(), gateway: GATEWAY, terms: self.terms.clone() };
+        let network = Ipv4Network::around(GATEWAY, 24);
+        let link = Link { machine: machine.clone(), gateway: GATEWAY, network, terms: self.terms.clone() };
         self.runtime.block_on(self.bridge.link(link, listeners)).unwrap();
     }
 
