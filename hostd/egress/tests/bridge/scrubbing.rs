@@ -11,7 +11,11 @@ fn the_value_never_comes_back() {
             let ran =
                 world.guest.curl(&[version, "-i", "--compressed", &format!("https://api.example{path}")]);
             ran.is("200").lacks(VALUE).has(&placeholder);
+            // Once for the answer, however often it was in it; never the value.
+            assert!(world.allowed("secret openai").reason.contains("taken out"), "{path}");
         }
+        world.guest.curl(&[version, "-o", "/dev/null", "https://api.example/large"]).is("200");
+        assert_eq!(world.allowed("secret openai").reason, "", "nothing was taken out");
         // Formats that count bytes keep their length.
         let ran = world.guest.curl(&[version, "-i", "https://api.example/binary"]);
         ran.is("200").lacks(VALUE).has("content-length:").has(&placeholder[..VALUE.len()]);

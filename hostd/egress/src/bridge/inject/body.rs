@@ -87,6 +87,8 @@ pub struct FromServer {
     line: Line,
 }
 
+const SCRUBBED: &str = "the answer had the secret in it, which was taken out";
+
 /// The decision's line, written when the body ended or was given up.
 pub struct Line {
     pub decision: Option<Decision>,
@@ -98,6 +100,13 @@ pub struct Line {
 impl Line {
     pub fn forget(&mut self) {
         self.decision = None;
+    }
+
+    /// A value came back and went no further. Said once, however often it came.
+    pub fn scrubbed(&mut self) {
+        if let Some(decision) = self.decision.as_mut().filter(|decision| decision.reason.is_empty()) {
+            decision.reason = SCRUBBED.to_owned();
+        }
     }
 
     pub fn moved(&mut self, up: u64, down: u64) {
@@ -167,15 +176,16 @@ impl Scrub {
         Ok(output)
     }
 
-    fn trailers(&self, trailers: &mut HeaderMap) {
-        scrub_headers(trailers, &self.finder);
+    fn has_replaced(&self) -> bool {
+        self.stream.replaced() > 0
     }
 }
 
-pub fn scrub_headers(headers: &mut HeaderMap, finder: &Finder) {
+pub fn scrub_headers(headers: &mut HeaderMap, finder: &Finder, line: &mut Line) {
     for value in headers.values_mut() {
         if let Some(replaced) = finder.replace(value.as_bytes()) {
             *value = HeaderValue::from_bytes(&replaced).unwrap_or(HeaderValue::from_static(""));
+            line.scrubbed();
         }
     }
 }
@@ -202,7 +212,7 @@ impl FromServer {
                 continue;
             }
             if let Some(mut late) = self.late.take() {
-                scrub.trailers(&mut late);
+                scrub_headers(&mut late, &scrub.finder, &mut self.line);
                 return Poll::Ready(Some(Ok(Frame::trailers(late))));
             }
             if self.finished {
@@ -244,6 +254,9 @@ impl Body for Download {
             Self::Own(own) => Pin::new(own).poll_frame(cx).map_err(|never| match never {}),
             Self::Server(server) => {
                 let frame = ready!(server.poll(cx));
+                if server.scrub.as_ref().is_some_and(Scrub::has_replaced) {
+                    server.line.scrubbed();
+                }
                 if let Some(Ok(frame)) = &frame {
                     server.line.down += length(frame);
                 }

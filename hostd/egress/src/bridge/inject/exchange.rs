@@ -191,7 +191,7 @@ impl Session {
         *answer.status_mut() = response.status();
         *answer.headers_mut() = std::mem::take(response.headers_mut());
         if let Some(finder) = &finder {
-            super::body::scrub_headers(answer.headers_mut(), finder);
+            super::body::scrub_headers(answer.headers_mut(), finder, &mut line);
         }
         let session = self.clone();
         tokio::spawn(async move {

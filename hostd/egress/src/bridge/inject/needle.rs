@@ -113,10 +113,10 @@ impl Finder {
         })
     }
 
-    /// Copies `text` with the needles replaced that start before `limit`;
-    /// returns how much of it was copied, which is at least that.
-    fn copy(&self, text: &[u8], limit: usize, style: Style, output: &mut Vec<u8>) -> usize {
-        let mut done = 0;
+    /// Copies `text` with the needles replaced that start before `limit`; returns how
+    /// much of it was copied, which is at least that, and how many were replaced.
+    fn copy(&self, text: &[u8], limit: usize, style: Style, output: &mut Vec<u8>) -> (usize, usize) {
+        let (mut done, mut replaced) = (0, 0);
         for found in self.search.find_iter(text).take_while(|found| found.start() < limit) {
             output.extend_from_slice(text.get(done..found.start()).unwrap_or_default());
             let instead = self.needles.instead.get(found.pattern().as_usize()).map_or("", String::as_str);
@@ -128,9 +128,10 @@ impl Finder {
                 }
             }
             done = found.end();
+            replaced += 1;
         }
         output.extend_from_slice(text.get(done..limit).unwrap_or_default());
-        done.max(limit)
+        (done.max(limit), replaced)
     }
 
     /// How many bytes at the end of `text` may be the start of a needle.
@@ -152,18 +153,25 @@ pub struct Stream {
     finder: std::sync::Arc<Finder>,
     style: Style,
     held: Zeroizing<Vec<u8>>,
+    replaced: usize,
 }
 
 impl Stream {
     pub fn new(finder: std::sync::Arc<Finder>, style: Style) -> Self {
-        Self { finder, style, held: Zeroizing::default() }
+        Self { finder, style, held: Zeroizing::default(), replaced: 0 }
+    }
+
+    /// How many needles there were so far.
+    pub const fn replaced(&self) -> usize {
+        self.replaced
     }
 
     pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(piece);
         let ready = self.held.len() - self.finder.open_end(&self.held);
         let mut output = Vec::with_capacity(ready);
-        let copied = self.finder.copy(&self.held, ready, self.style, &mut output);
+        let (copied, replaced) = self.finder.copy(&self.held, ready, self.style, &mut output);
+        self.replaced += replaced;
         self.held.drain(..copied);
         output
     }
@@ -171,7 +179,8 @@ impl Stream {
     pub fn finish(&mut self) -> Vec<u8> {
         let mut output = Vec::new();
         let held = std::mem::take(&mut self.held);
-        self.finder.copy(&held, held.len(), self.style, &mut output);
+        let (_, replaced) = self.finder.copy(&held, held.len(), self.style, &mut output);
+        self.replaced += replaced;
         output
     }
 }
@@ -196,6 +205,8 @@ mod tests {
         let mut stream = Stream::new(finder(), style);
         let mut output: Vec<u8> = text.chunks(size).flat_map(|piece| stream.push(piece)).collect();
         output.extend(stream.finish());
+        let changed = output != text;
+        assert_eq!(stream.replaced() > 0, changed, "what was replaced is counted");
         output
     }
 

@@ -29,7 +29,7 @@ pub fn scrub(
     let Some(finder) = finder else {
         return Ok(Response::from_parts(parts, Download::server(incoming, None, line)));
     };
-    scrub_headers(&mut parts.headers, &finder);
+    scrub_headers(&mut parts.headers, &finder, &mut line);
     // gRPC tells an answer that is only trailers by the end of the stream with it.
     let bodiless = incoming.is_end_stream()
         || *method == Method::HEAD
