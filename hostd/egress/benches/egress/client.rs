@@ -1,17 +1,13 @@
-//! The client: HTTP/1.1 over TLS, by whichever way.
+//! The client: HTTP/1.1 over TLS, by whichever way, a thread for each connection.
 
 use crate::support::{World, tls};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
-use hyper::{Request, client::conn::http1};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
 use std::{
+    io::{Read, Write},
     net::TcpStream,
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio_rustls::TlsConnector;
 
 /// How the server is reached.
 #[derive(Clone)]
@@ -33,8 +29,16 @@ impl Way {
         stream
     }
 
+    /// What a request to the server is: directly nobody puts the secret in.
+    const fn request(&self) -> &'static [u8] {
+        match self {
+            Self::Direct => b"GET /open HTTP/1.1\r\nhost: api.example\r\n\r\n",
+            Self::Bridge | Self::Proxy { .. } => b"GET / HTTP/1.1\r\nhost: api.example\r\n\r\n",
+        }
+    }
+
     /// On a thread whose sockets are made where the client is.
-    fn inside<T: Send>(&self, world: &World, work: impl FnOnce() -> T + Send) -> T {
+    pub fn inside<T: Send>(&self, world: &World, work: impl FnOnce() -> T + Send) -> T {
         match self {
             Self::Direct | Self::Proxy { .. } => world.host.run(work),
             Self::Bridge => world.guest.namespace.run(work),
@@ -48,7 +52,7 @@ impl Way {
         }
     }
 
-    fn tls(&self, world: &World) -> TlsConnector {
+    pub fn tls(&self, world: &World) -> Arc<ClientConfig> {
         let more: &[&str] = match self {
             Self::Proxy { authority, .. } => &[authority],
             Self::Direct | Self::Bridge => &[],
@@ -56,87 +60,96 @@ impl Way {
         let mut config = tls::client(world, b"http/1.1", more);
         // Every new connection is a whole one.
         config.resumption = rustls::client::Resumption::disabled();
-        TlsConnector::from(Arc::new(config))
+        Arc::new(config)
     }
 }
 
-type Sender = http1::SendRequest<Empty<Bytes>>;
+pub type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-async fn open(way: &Way, tls: &TlsConnector) -> Sender {
-    let stream = tokio::net::TcpStream::connect(way.target("198.51.100.10:443")).await.unwrap();
+/// In the calling thread's namespace.
+pub fn open(way: &Way, tls: &Arc<ClientConfig>, to: &str, name: &'static str) -> Tls {
+    let stream = TcpStream::connect(way.target(to)).unwrap();
     stream.set_nodelay(true).unwrap();
-    let name = ServerName::try_from("api.example").unwrap();
-    let stream = tls.connect(name, stream).await.unwrap();
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
-    sender
+    let connection = ClientConnection::new(tls.clone(), ServerName::try_from(name).unwrap()).unwrap();
+    StreamOwned::new(connection, stream)
 }
 
-async fn ask(sender: &mut Sender) {
-    sender.ready().await.unwrap();
-    let request = Request::get("/").header("host", "api.example").body(Empty::new()).unwrap();
-    let response = sender.send_request(request).await.unwrap();
-    assert_eq!(response.status(), 200);
-    response.into_body().collect().await.unwrap();
+fn open_api(way: &Way, tls: &Arc<ClientConfig>) -> Tls {
+    open(way, tls, "198.51.100.10:443", "api.example")
+}
+
+fn ask(way: &Way, stream: &mut Tls) {
+    stream.write_all(way.request()).unwrap();
+    let (mut buffer, mut filled) = ([0u8; 4096], 0);
+    while !is_whole(&buffer[..filled]) {
+        let count = stream.read(&mut buffer[filled..]).unwrap();
+        assert_ne!(count, 0, "the answer broke off");
+        filled += count;
+    }
+    assert!(buffer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&buffer[..filled]));
+}
+
+/// A head, and the body that it speaks of.
+fn is_whole(answer: &[u8]) -> bool {
+    let Some(end) = answer.windows(4).position(|part| part == b"\r\n\r\n") else { return false };
+    let head = std::str::from_utf8(&answer[..end]).unwrap().to_ascii_lowercase();
+    match head.split("content-length: ").nth(1) {
+        Some(rest) => {
+            let length: usize = rest.split("\r\n").next().unwrap().parse().unwrap();
+            answer.len() >= end + 4 + length
+        }
+        None => answer.ends_with(b"0\r\n\r\n"),
+    }
 }
 
 /// Requests in a second, by so many at once.
 pub fn rate(world: &World, way: &Way, at_once: usize, kept: bool, spell: Duration) -> f64 {
     let tls = way.tls(world);
-    let rate = async {
-        let mut clients = Vec::new();
-        for _ in 0..at_once {
-            clients.push(async {
-                let mut sender = open(way, &tls).await;
-                let (start, mut count) = (Instant::now(), 0u64);
-                while start.elapsed() < spell {
-                    if !kept {
-                        sender = open(way, &tls).await;
-                    }
-                    ask(&mut sender).await;
-                    count += 1;
-                }
-                count
-            });
+    let one = || {
+        let mut stream = open_api(way, &tls);
+        ask(way, &mut stream);
+        let (start, mut count) = (Instant::now(), 0u64);
+        while start.elapsed() < spell {
+            if !kept {
+                stream = open_api(way, &tls);
+            }
+            ask(way, &mut stream);
+            count += 1;
         }
-        futures_util::future::join_all(clients).await.into_iter().sum::<u64>()
+        count
     };
-    let count = way.inside(world, || runtime().block_on(rate));
+    // Threads live where the one lives that starts them.
+    let count: u64 = way.inside(world, || {
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..at_once).map(|_| scope.spawn(one)).collect();
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
+        })
+    });
     count as f64 / spell.as_secs_f64()
 }
 
 /// The times of requests one after the other, in µs.
 pub fn times(world: &World, way: &Way, spell: Duration) -> Vec<f64> {
     let tls = way.tls(world);
-    let times = async {
-        let mut sender = open(way, &tls).await;
+    way.inside(world, || {
+        let mut stream = open_api(way, &tls);
         let (start, mut times) = (Instant::now(), Vec::new());
         while start.elapsed() < spell {
             let asked = Instant::now();
-            ask(&mut sender).await;
+            ask(way, &mut stream);
             times.push(asked.elapsed().as_secs_f64() * 1e6);
         }
         times
-    };
-    way.inside(world, || runtime().block_on(times))
+    })
 }
 
 /// Connections on which one request was made, and nothing since.
-pub fn idle(world: &World, count: usize) -> (tokio::runtime::Runtime, Vec<Sender>) {
-    let (tls, runtime) = (Way::Bridge.tls(world), runtime());
-    let opening = async {
-        let mut senders = Vec::new();
-        for _ in 0..count {
-            let mut sender = open(&Way::Bridge, &tls).await;
-            ask(&mut sender).await;
-            senders.push(sender);
-        }
-        senders
+pub fn idle(world: &World, count: usize) -> Vec<Tls> {
+    let tls = Way::Bridge.tls(world);
+    let opened = || {
+        let mut stream = open_api(&Way::Bridge, &tls);
+        ask(&Way::Bridge, &mut stream);
+        stream
     };
-    let senders = Way::Bridge.inside(world, || runtime.block_on(opening));
-    (runtime, senders)
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    Way::Bridge.inside(world, || (0..count).map(|_| opened()).collect())
 }
