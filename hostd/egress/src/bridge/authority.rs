@@ -9,13 +9,14 @@ use rcgen::{
     CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 use rustls::{
-    ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer},
+    CipherSuite, ServerConfig, SupportedCipherSuite,
+    crypto::CryptoProvider,
+    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
 };
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -26,9 +27,18 @@ const VALID: i64 = 30;
 const CACHED: Duration = Duration::from_secs(24 * 3600);
 const MAX_LEAVES: usize = 1024;
 
+/// As ever, but with the cheapest first. Most programs would rather have AES-256, whose
+/// hash has no instructions of its own on many processors; what is between a machine
+/// and its own host needs no more than AES-128.
+static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+    let mut provider = CryptoProvider::clone(&upstream::provider());
+    let last = |suite: &SupportedCipherSuite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256;
+    provider.cipher_suites.sort_by_key(last);
+    Arc::new(provider)
+});
+
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    certificate: CertificateDer<'static>,
     leaf_key: KeyPair,
     leaves: Mutex<HashMap<HostName, Leaf>>,
 }
@@ -49,10 +59,7 @@ impl fmt::Debug for Authority {
 impl Authority {
     pub fn new(certificate: &str, key: &str) -> Result<Self, SettingsError> {
         let issuer = Issuer::from_ca_cert_pem(certificate, KeyPair::from_pem(key)?)?;
-        let certificate = upstream::certificates(certificate.as_bytes())
-            .and_then(|certificates| certificates.into_iter().next())
-            .ok_or(rcgen::Error::CouldNotParseCertificate)?;
-        Ok(Self { issuer, certificate, leaf_key: KeyPair::generate()?, leaves: Mutex::default() })
+        Ok(Self { issuer, leaf_key: KeyPair::generate()?, leaves: Mutex::default() })
     }
 
     /// How to be this host towards a guest, by the protocol its server speaks.
@@ -91,14 +98,16 @@ impl Authority {
         params.not_before = midnight(today.saturating_sub(BACKDATED.days()));
         params.not_after = midnight(today.saturating_add(VALID.days()));
         let leaf = params.signed_by(&self.leaf_key, &self.issuer)?;
-        let chain = vec![leaf.der().clone(), self.certificate.clone()];
+        // The authority itself is what the guest has; to send it along would tell nothing.
+        let chain = vec![leaf.der().clone()];
         let config = |http: Http| {
             let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.leaf_key.serialize_der()));
-            let mut config = ServerConfig::builder_with_provider(upstream::provider())
+            let mut config = ServerConfig::builder_with_provider(PROVIDER.clone())
                 .with_safe_default_protocol_versions()
                 .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain.clone(), key))
                 .map_err(|error| SettingsError::Tls(error.to_string()))?;
             config.alpn_protocols = vec![http.alpn().to_vec()];
+            config.ignore_client_order = true;
             // Resumption would need a memory of sessions for each guest.
             config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
             config.send_tls13_tickets = 0;

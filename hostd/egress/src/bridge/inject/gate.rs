@@ -30,7 +30,7 @@ pub fn check<B>(request: &Request<B>, name: &HostName, port: u16) -> Result<(), 
     };
     let is_ours = |authority: &Authority| {
         !authority.as_str().contains('@')
-            && authority.host().parse::<HostName>().is_ok_and(|host| host == *name)
+            && is_name(authority.host(), name)
             && authority.port_u16().unwrap_or(port) == port
             && !authority.as_str().ends_with(':')
     };
@@ -47,6 +47,11 @@ pub fn check<B>(request: &Request<B>, name: &HostName, port: u16) -> Result<(), 
         None if version != Version::HTTP_2 => Err("the request has no Host header"),
         _ => Ok(()),
     }
+}
+
+/// Mostly it is written as it is in TLS, and need not be read.
+fn is_name(host: &str, name: &HostName) -> bool {
+    host == name.as_str() || host.parse::<HostName>().is_ok_and(|host| host == *name)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use hyper::{
     HeaderMap, Version,
     header::{
         ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HOST, HeaderName,
-        HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+        HeaderValue, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
     },
     http::{request::Parts, uri::PathAndQuery},
 };
@@ -18,7 +18,12 @@ use zeroize::Zeroizing;
 pub struct Unfit(pub &'static str);
 
 /// Headers of one connection, which are not for the next.
-const HOP_BY_HOP: &[&str] = &["keep-alive", "proxy-connection", "proxy-authorization", "http2-settings"];
+static HOP_BY_HOP: [HeaderName; 4] = [
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("http2-settings"),
+];
 
 /// What a request carries that its secrets do not say: credentials that were
 /// put together from what the guest sent, each with its placeholder.
@@ -90,8 +95,8 @@ pub fn strip(headers: &mut HeaderMap, version: Version, upgrade: bool) {
             headers.remove(name);
         }
     }
-    for name in HOP_BY_HOP {
-        headers.remove(*name);
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
     }
     headers.remove(TRANSFER_ENCODING);
     headers.remove(CONNECTION);
