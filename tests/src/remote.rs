@@ -62,6 +62,21 @@ impl Remote {
         Ok(())
     }
 
+    /// Unpacks there, in a new directory, what a command line packs here with tar: a
+    /// client that this host has and the image, which is of the same Debian, has not.
+    pub fn carry(&self, packing: &str, directory: &str) -> Result<()> {
+        let packed = Run::new("sh").arg("-c").arg(packing).ok()?;
+        let unpack = format!("mkdir {directory} && tar -x -C {directory}");
+        self.ssh(&[]).arg(unpack).input(&packed.stdout)?.ok()?;
+        Ok(())
+    }
+
+    /// A module of this host's Python, likewise, for PYTHONPATH.
+    pub fn carry_module(&self, module: &str, directory: &str) -> Result<()> {
+        let packing = format!("tar -c --exclude __pycache__ -C /usr/lib/python3/dist-packages {module}");
+        self.carry(&packing, directory)
+    }
+
     pub fn scp(&self, options: &[&str]) -> Run {
         self.account.client("scp").args(options)
     }

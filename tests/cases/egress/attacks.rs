@@ -104,7 +104,14 @@ fn a_secret_goes_nowhere_else(context: &Context) -> Result<()> {
             ensure!(output.text().contains("guarded"), "{what}: the rule is not named: {}", output.report());
         }
     }
-    world.was_refused("dev", "guarded.upstream.example")
+    world.was_refused("dev", "guarded.upstream.example")?;
+    // A server that says it back: the machine has the placeholder, and the log has that.
+    let echoed = curl(&dev, "https://guarded.upstream.example/echo")?;
+    ensure!(echoed.text().contains("berth_secret_"), "nothing was echoed: {}", echoed.report());
+    ensure!(!echoed.text().contains(&value), "the value came back");
+    let taken_out = "the answer had the secret in it, which was taken out";
+    let words = [("verdict", "allowed"), ("rule", "secret guarded"), ("reason", taken_out)];
+    world.logged("dev", &words, "guarded.upstream.example", None)
 }
 
 fn nothing_of_the_host_is_reached(context: &Context) -> Result<()> {

@@ -4,15 +4,10 @@
 use super::{base64, fresh_value};
 use crate::context::{Case, Context};
 use anyhow::{Result, ensure};
-use berth_tests::Run;
 
 pub const CASES: &[Case] = crate::cases! {
     Service: packages_come_as_ever;
 };
-
-/// As this host has it; the image has none, and is of the same Debian. It brings
-/// its own certificates.
-const PIP: &str = "tar -c --exclude __pycache__ -C /usr/lib/python3/dist-packages pip";
 
 fn packages_come_as_ever(context: &Context) -> Result<()> {
     let world = context.egress()?;
@@ -22,8 +17,8 @@ fn packages_come_as_ever(context: &Context) -> Result<()> {
     world.set("registry --to registry.upstream.example --basic me", &token)?;
     world.expect("registry", &format!("Basic {}", base64(&format!("me:{token}"))?))?;
     world.upstream.packages()?;
-    let pip = Run::new("sh").arg("-c").arg(PIP).ok()?;
-    fetcher.ssh(&[]).arg("mkdir tools && tar -x -C tools").input(&pip.stdout)?.ok()?;
+    // It brings its own certificates.
+    fetcher.carry_module("pip", "tools")?;
     // Where nothing is opened, and where the server turns away whoever asks without.
     for host in ["elsewhere.upstream.example", "registry.upstream.example"] {
         let fetched = fetcher.exec(&format!(

@@ -6,7 +6,6 @@ use crate::{
     verbs::json,
 };
 use anyhow::{Result, ensure};
-use berth_tests::Run;
 use std::fs;
 
 pub const CASES: &[Case] = crate::cases! {
@@ -25,8 +24,6 @@ there = websocket.create_connection("wss://api.upstream.example/ws", timeout=60)
 there.send("stressed")
 print(there.getstatus(), there.recv())
 "#;
-/// As this host has it; the image has none.
-const CLIENT_OF_WEBSOCKETS: &str = "tar -c --exclude __pycache__ -C /usr/lib/python3/dist-packages websocket";
 
 const EVENTS: &str = r#"
 import time, urllib.request
@@ -61,8 +58,7 @@ with grpc.secure_channel("grpc.upstream.example:50051", grpc.ssl_channel_credent
         print(error.code().name, error.details())
 "#;
 
-/// gRPC's own client as this host has it, with the libraries that it needs. The
-/// image has none; it is of the same Debian.
+/// gRPC's own client, with the libraries that it needs.
 const CLIENT_OF_CALLS: &str = "cd /usr/lib/python3/dist-packages && \
     tar -c --exclude __pycache__ grpc --transform 's,.*/\\(lib[^/]*\\.so[.0-9]*\\)$,lib/\\1,' \
         --absolute-names --dereference \
@@ -129,8 +125,7 @@ fn streams(context: &Context) -> Result<()> {
     let value = fresh_value("sk-stream")?;
     world.set("streams --to api.upstream.example --header Authorization: Bearer {}", &value)?;
     world.expect("api", &format!("Bearer {value}"))?;
-    let client = Run::new("sh").arg("-c").arg(CLIENT_OF_WEBSOCKETS).ok()?;
-    dev.ssh(&[]).arg("mkdir sockets && tar -x -C sockets").input(&client.stdout)?.ok()?;
+    dev.carry_module("websocket", "sockets")?;
     dev.write("ws.py", WEBSOCKET)?;
     ensure!(dev.line("PYTHONPATH=sockets python3 ws.py")? == "101 desserts", "no WebSocket");
     dev.write("sse.py", EVENTS)?;
@@ -152,8 +147,7 @@ fn remote_calls(context: &Context) -> Result<()> {
     let value = fresh_value("sk-call")?;
     world.set("grpc --to grpc.upstream.example:50051 --header Authorization: Bearer {}", &value)?;
     world.expect("grpc", &format!("Bearer {value}"))?;
-    let client = Run::new("sh").arg("-c").arg(CLIENT_OF_CALLS).ok()?;
-    dev.ssh(&[]).arg("mkdir calls && tar -x -C calls").input(&client.stdout)?.ok()?;
+    dev.carry(CLIENT_OF_CALLS, "calls")?;
     dev.write("calls.py", CALLS)?;
     let called = dev.exec("PYTHONPATH=calls LD_LIBRARY_PATH=calls/lib python3 calls.py")?;
     ensure!(
