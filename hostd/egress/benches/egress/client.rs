@@ -1,13 +1,15 @@
-//! The client: HTTP/1.1 over TLS, by whichever way, a thread for each connection.
+//! The client: HTTP/1.1 over TLS, by whichever way. One thread has all connections, as
+//! load generators do: to wake one for each answer would cost whoever sends it.
 
 use crate::support::{World, tls};
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
 use std::{
-    io::{Read, Write},
     net::TcpStream,
     sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 /// How the server is reached.
 #[derive(Clone)]
@@ -64,25 +66,32 @@ impl Way {
     }
 }
 
-pub type Tls = StreamOwned<ClientConnection, TcpStream>;
-
-/// In the calling thread's namespace.
-pub fn open(way: &Way, tls: &Arc<ClientConfig>, to: &str, name: &'static str) -> Tls {
+/// In the calling thread's namespace, for whoever only reads.
+pub fn open(
+    way: &Way,
+    tls: &Arc<ClientConfig>,
+    to: &str,
+    name: &'static str,
+) -> StreamOwned<ClientConnection, TcpStream> {
     let stream = TcpStream::connect(way.target(to)).unwrap();
-    stream.set_nodelay(true).unwrap();
     let connection = ClientConnection::new(tls.clone(), ServerName::try_from(name).unwrap()).unwrap();
     StreamOwned::new(connection, stream)
 }
 
-fn open_api(way: &Way, tls: &Arc<ClientConfig>) -> Tls {
-    open(way, tls, "198.51.100.10:443", "api.example")
+pub type Tls = TlsStream<tokio::net::TcpStream>;
+
+async fn connect(way: &Way, tls: &Arc<ClientConfig>) -> Tls {
+    let stream = tokio::net::TcpStream::connect(way.target("198.51.100.10:443")).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let name = ServerName::try_from("api.example").unwrap();
+    TlsConnector::from(tls.clone()).connect(name, stream).await.unwrap()
 }
 
-fn ask(way: &Way, stream: &mut Tls) {
-    stream.write_all(way.request()).unwrap();
+async fn ask(way: &Way, stream: &mut Tls) {
+    stream.write_all(way.request()).await.unwrap();
     let (mut buffer, mut filled) = ([0u8; 4096], 0);
     while !is_whole(&buffer[..filled]) {
-        let count = stream.read(&mut buffer[filled..]).unwrap();
+        let count = stream.read(&mut buffer[filled..]).await.unwrap();
         assert_ne!(count, 0, "the answer broke off");
         filled += count;
     }
@@ -105,51 +114,55 @@ fn is_whole(answer: &[u8]) -> bool {
 /// Requests in a second, by so many at once.
 pub fn rate(world: &World, way: &Way, at_once: usize, kept: bool, spell: Duration) -> f64 {
     let tls = way.tls(world);
-    let one = || {
-        let mut stream = open_api(way, &tls);
-        ask(way, &mut stream);
+    let one = async || {
+        let mut stream = connect(way, &tls).await;
+        ask(way, &mut stream).await;
         let (start, mut count) = (Instant::now(), 0u64);
         while start.elapsed() < spell {
             if !kept {
-                stream = open_api(way, &tls);
+                stream = connect(way, &tls).await;
             }
-            ask(way, &mut stream);
+            ask(way, &mut stream).await;
             count += 1;
         }
         count
     };
-    // Threads live where the one lives that starts them.
-    let count: u64 = way.inside(world, || {
-        std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..at_once).map(|_| scope.spawn(one)).collect();
-            clients.into_iter().map(|client| client.join().unwrap()).sum()
-        })
-    });
-    count as f64 / spell.as_secs_f64()
+    let all = || runtime().block_on(futures_util::future::join_all((0..at_once).map(|_| one())));
+    way.inside(world, all).into_iter().sum::<u64>() as f64 / spell.as_secs_f64()
 }
 
 /// The times of requests one after the other, in µs.
 pub fn times(world: &World, way: &Way, spell: Duration) -> Vec<f64> {
     let tls = way.tls(world);
-    way.inside(world, || {
-        let mut stream = open_api(way, &tls);
+    let times = async {
+        let mut stream = connect(way, &tls).await;
         let (start, mut times) = (Instant::now(), Vec::new());
         while start.elapsed() < spell {
             let asked = Instant::now();
-            ask(way, &mut stream);
+            ask(way, &mut stream).await;
             times.push(asked.elapsed().as_secs_f64() * 1e6);
         }
         times
-    })
+    };
+    way.inside(world, || runtime().block_on(times))
 }
 
 /// Connections on which one request was made, and nothing since.
-pub fn idle(world: &World, count: usize) -> Vec<Tls> {
-    let tls = Way::Bridge.tls(world);
-    let opened = || {
-        let mut stream = open_api(&Way::Bridge, &tls);
-        ask(&Way::Bridge, &mut stream);
-        stream
+pub fn idle(world: &World, count: usize) -> (tokio::runtime::Runtime, Vec<Tls>) {
+    let (tls, runtime) = (Way::Bridge.tls(world), runtime());
+    let opening = async {
+        let mut streams = Vec::new();
+        for _ in 0..count {
+            let mut stream = connect(&Way::Bridge, &tls).await;
+            ask(&Way::Bridge, &mut stream).await;
+            streams.push(stream);
+        }
+        streams
     };
-    Way::Bridge.inside(world, || (0..count).map(|_| opened()).collect())
+    let streams = Way::Bridge.inside(world, || runtime.block_on(opening));
+    (runtime, streams)
+}
+
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }

@@ -1,14 +1,18 @@
-//! The server: answers every request with a few bytes, a thread for each
-//! connection. It and the client do as little as they can, for they share the
-//! cores with what is measured.
+//! The server: answers every request with a few bytes. It and the client do as little
+//! as they can, for they share the cores with what is measured.
 
-use crate::support::{VALUE, World, authority::Identity};
+use crate::{
+    client::runtime,
+    support::{VALUE, World, authority::Identity},
+};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::{
-    io::{Read, Write},
+    io::{self, Write},
     net::{TcpListener, TcpStream},
     sync::Arc,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 46\r\n\r\n\
     {\"object\":\"list\",\"data\":[{\"id\":\"one\"}],\"n\":1}\n";
@@ -16,11 +20,37 @@ const REFUSAL: &[u8] = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
 
 /// Whether a request has to carry the secret says its path.
 pub fn answer_all(world: &World, address: &str, identity: &Identity) {
-    let config = tls(identity);
-    serve(world, address, move |stream| {
-        let connection = ServerConnection::new(config.clone()).unwrap();
-        answer(StreamOwned::new(connection, stream));
-    });
+    let acceptor = TlsAcceptor::from(tls(identity));
+    let listener = world.servers.listen(address.parse().unwrap());
+    let serving = async move {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            let accepting = acceptor.accept(stream);
+            // Whoever breaks off has his reasons.
+            tokio::spawn(async move { answer(accepting.await?).await });
+        }
+    };
+    std::thread::spawn(|| runtime().block_on(serving));
+}
+
+/// One request after the other: the client waits for each answer.
+async fn answer(mut stream: TlsStream<tokio::net::TcpStream>) -> io::Result<()> {
+    let (mut buffer, mut filled) = ([0u8; 4096], 0);
+    loop {
+        match stream.read(&mut buffer[filled..]).await? {
+            0 => return Ok(()),
+            count => filled += count,
+        }
+        let request = &buffer[..filled];
+        if request.ends_with(b"\r\n\r\n") {
+            let carries = request.windows(VALUE.len()).any(|part| part == VALUE.as_bytes());
+            let good = carries || request.starts_with(b"GET /open ");
+            stream.write_all(if good { ANSWER } else { REFUSAL }).await?;
+            filled = 0;
+        }
+    }
 }
 
 /// Sends so many bytes to whoever connects, over TLS or as they are.
@@ -65,22 +95,4 @@ fn serve(world: &World, address: &str, work: impl Fn(TcpStream) + Clone + Send +
             std::thread::spawn(move || work(stream));
         }
     });
-}
-
-/// One request after the other: the client waits for each answer.
-fn answer(mut stream: StreamOwned<ServerConnection, TcpStream>) {
-    let (mut buffer, mut filled) = ([0u8; 4096], 0);
-    while let Ok(count @ 1..) = stream.read(&mut buffer[filled..]) {
-        filled += count;
-        let request = &buffer[..filled];
-        if !request.ends_with(b"\r\n\r\n") {
-            continue;
-        }
-        let carries = request.windows(VALUE.len()).any(|part| part == VALUE.as_bytes());
-        let good = carries || request.starts_with(b"GET /open ");
-        if stream.write_all(if good { ANSWER } else { REFUSAL }).is_err() {
-            return;
-        }
-        filled = 0;
-    }
 }
