@@ -82,6 +82,7 @@ pub async fn shutdown(host: &Arc<Host>, progress: &Progress) -> Result<Reply, Re
 /// its disk in order in case another hypervisor cannot resume its memory. One
 /// that cannot sleep is shut down.
 async fn put_to_rest(handle: &Handle, limit: Duration) -> Result<(), Refusal> {
+    tracing::debug!(machine = %handle.id(), state = %handle.record().state, "goes to rest");
     if let Some(link) = handle.link()
         && let Err(error) = guest::run(&link, SYNC, limit).await
     {
@@ -91,6 +92,7 @@ async fn put_to_rest(handle: &Handle, limit: Duration) -> Result<(), Refusal> {
         tracing::info!(machine = %handle.id(), %refusal, "it cannot sleep, and is stopped");
         handle.stop().await?;
     }
+    tracing::debug!(machine = %handle.id(), state = %handle.record().state, "is at rest");
     Ok(())
 }
 
