@@ -15,9 +15,14 @@ impl Actor {
     /// Disk only: memory is let go, and a sleeping machine's disk becomes its own again.
     pub async fn stop(&mut self) -> Result<()> {
         let state = next(self.record.state, Event::Stop)?;
-        if self.record.state == State::Paused {
-            // It has to run to shut down.
-            self.unpause().await?;
+        // It has to run to shut down. One that no longer can has lost its power by now.
+        if self.record.state == State::Paused
+            && let Err(error) = self.unpause().await
+        {
+            tracing::warn!(machine = %self.record.id, error = error.chain(), "did not go on to shut down");
+            self.host.storage.forget_memory(&self.record.id);
+            self.down(Event::Down).await;
+            return Ok(());
         }
         self.record.failure = None;
         if self.up.is_none() {

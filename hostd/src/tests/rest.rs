@@ -1,6 +1,6 @@
 //! Sleep, wake, fork, snapshot and restore.
 
-use super::{Scratch, World, named, recovery::life};
+use super::{Scratch, World, guests::Manners, named, recovery::life};
 use berth_api::{Reply, Request};
 use berth_guest_protocol::Vitals;
 use berth_types::{Code, IdlePolicy, Label, Point, Span, State};
@@ -221,6 +221,23 @@ async fn idle_machines_pause_then_sleep_and_busy_ones_do_not() {
     }
     world.ask(Request::Keepalive { name: named("dev"), span: Some(Span::seconds(60)) }).await.unwrap();
     assert_eq!(machine.record().state, State::Running);
+}
+
+#[tokio::test]
+async fn a_paused_machine_that_cannot_go_on_can_be_stopped() {
+    let scratch = Scratch::new();
+    let world = World::open(&scratch).await;
+    let machine = world.new_machine("dev").await.unwrap();
+    let policy = IdlePolicy { pause: Some(Span::seconds(1)), sleep: None };
+    world.ask(Request::Idle { name: named("dev"), policy: Some(policy) }).await.unwrap();
+    world.guests.report(Vitals::default());
+    while machine.record().state != State::Paused {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    world.guests.behave(Manners::Mute);
+    world.ask(Request::Stop { name: named("dev") }).await.unwrap();
+    assert_eq!(machine.record().state, State::Stopped);
+    assert_eq!(world.guests.open(), 0);
 }
 
 #[tokio::test]
