@@ -6,7 +6,7 @@ use crate::{
     net::{Link, Network, Networks, Taps},
 };
 use berth_guest_protocol::{
-    Answer, Control, HEADER, Kind, Open, Opened, Opening, Reply, Vitals, decode, encode, parse_header,
+    Answer, Control, HEADER, Kind, Opened, Opening, Reply, Vitals, decode, encode, parse_header,
 };
 use berth_hypervisor::{Exit, fake::Fake};
 use berth_types::MachineId;
@@ -111,10 +111,6 @@ impl Guests {
         assert_eq!(opening.generation, berth_guest_protocol::GENERATION);
         let reply: Reply = Ok(Opened::Control);
         stream.write_all(&encode(Kind::Reply, &reply).unwrap()).await.unwrap();
-        if matches!(opening.open, Open::Exec(_)) {
-            // It ran at once, and had nothing to say.
-            return;
-        }
         loop {
             let (kind, payload) = receive(&mut stream).await;
             assert_eq!(kind, Kind::Control);

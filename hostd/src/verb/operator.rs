@@ -1,16 +1,14 @@
 //! What only the operator asks.
 
 use super::{Progress, key};
-use crate::{guest, host::Host, machine::Handle};
+use crate::{host::Host, machine::Handle};
 use berth_api::{Reply, Status, UserView};
 use berth_types::{Code, Refusal, SshKey, State, User, UserId};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// Machines that go to rest at once: more would only wait for each other's disk.
 const AT_ONCE: usize = 8;
-/// Makes what a guest has written part of its disk.
-const SYNC: &str = "sync";
 
 pub async fn user_add(host: &Host, label: &str, key: SshKey) -> Result<Reply, Refusal> {
     let user = host.registry.register(label, key::checked(key)?).await?;
@@ -64,8 +62,7 @@ pub async fn shutdown(host: &Arc<Host>, progress: &Progress) -> Result<Reply, Re
         while resting.len() < AT_ONCE
             && let Some(handle) = up.pop()
         {
-            let limit = host.config.machine.stop_timeout.duration();
-            resting.spawn(async move { put_to_rest(&handle, limit).await });
+            resting.spawn(async move { put_to_rest(&handle).await });
         }
         match resting.join_next().await {
             None => break,
@@ -78,16 +75,10 @@ pub async fn shutdown(host: &Arc<Host>, progress: &Progress) -> Result<Reply, Re
     Ok(Reply::Done)
 }
 
-/// A machine goes on where it was when the service is back, so it sleeps, with
-/// its disk in order in case another hypervisor cannot resume its memory. One
-/// that cannot sleep is shut down.
-async fn put_to_rest(handle: &Handle, limit: Duration) -> Result<(), Refusal> {
+/// A machine goes on where it was when the service is back, so it sleeps. One
+/// that cannot is shut down.
+async fn put_to_rest(handle: &Handle) -> Result<(), Refusal> {
     tracing::debug!(machine = %handle.id(), state = %handle.record().state, "goes to rest");
-    if let Some(link) = handle.link()
-        && let Err(error) = guest::run(&link, SYNC, limit).await
-    {
-        tracing::debug!(machine = %handle.id(), %error, "its disk may be behind its memory");
-    }
     if let Err(refusal) = handle.sleep().await {
         tracing::info!(machine = %handle.id(), %refusal, "it cannot sleep, and is stopped");
         handle.stop().await?;
