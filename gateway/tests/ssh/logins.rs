@@ -5,6 +5,7 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
     process::Command,
+    time::{Duration, Instant},
 };
 
 #[test]
@@ -70,4 +71,17 @@ fn a_stopping_gateway_says_goodbye() {
     assert!(asked.success());
     let ended = session.wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&ended.stderr).contains("berth: the gateway is restarting"));
+}
+
+#[test]
+fn a_login_is_announced_before_anything_is_asked_for() {
+    let service = Service::start();
+    let key = service.key("me");
+    // No channel is ever opened on it.
+    let _connected = service.master(&key, &["-N", "dev@127.0.0.1"]);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !service.host.expects("dev") {
+        assert!(Instant::now() < deadline, "nobody was told");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

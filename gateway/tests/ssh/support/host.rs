@@ -36,6 +36,8 @@ struct World {
     users: HashMap<String, UserId>,
     keys: Vec<(UserId, SshKey)>,
     machines: BTreeMap<(UserId, MachineName), MachineView>,
+    /// Logins that were announced.
+    expected: Vec<String>,
 }
 
 type Answer = Result<(Reply, Option<OwnedFd>), Refusal>;
@@ -47,6 +49,7 @@ impl Host {
             users: HashMap::new(),
             keys: Vec::new(),
             machines: BTreeMap::new(),
+            expected: Vec::new(),
         }));
         let runtime = Runtime::new().unwrap();
         let listener = {
@@ -72,6 +75,10 @@ impl Host {
 
     pub fn machines(&self) -> usize {
         self.state.lock().unwrap().machines.len()
+    }
+
+    pub fn expects(&self, login: &str) -> bool {
+        self.state.lock().unwrap().expected.iter().any(|one| one == login)
     }
 }
 
@@ -103,6 +110,9 @@ impl World {
         };
         let mine = |name: &MachineName| (user.clone(), name.clone());
         let plain = |reply| Ok((reply, None));
+        if let Request::Expect { login } = &call.request {
+            self.expected.push(login.clone());
+        }
         match call.request {
             Request::Resolve { login } | Request::Expect { login } => {
                 let mut mine = self.machines.keys().filter(|(owner, _)| *owner == user).map(|(_, name)| name);
