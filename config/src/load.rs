@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn all_problems_are_told_at_once() {
         let text = crate::DEFAULT_TOML
-            .replace("cpus = 1", "cpus = 0")
+            .replace("cpus = 2", "cpus = 0")
             .replace("listen = [\"127.0.0.1:2222\", \"[::1]:2222\"]", "listen = []");
         let Err(ConfigError::Invalid(problems)) = parse(&text) else { panic!("accepted") };
         assert_eq!(problems.len(), 2, "{problems:?}");

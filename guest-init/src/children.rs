@@ -10,12 +10,11 @@ use std::{
     fs,
     io::{self, PipeReader, PipeWriter, Read, Write},
     mem::MaybeUninit,
-    process::Command,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
 use berth_guest_protocol::Exit;
-use rustix::io::Errno;
+use rustix::{io::Errno, process::Pid};
 
 use crate::signals;
 
@@ -41,15 +40,22 @@ pub struct Census {
 
 #[derive(Debug)]
 pub struct Child {
-    pub pid: rustix::process::Pid,
+    pub pid: Pid,
     /// Becomes readable when the child has been reaped.
     pub exit: PipeReader,
 }
 
 #[derive(Debug, Default)]
 pub struct Children {
-    table: Mutex<HashMap<i32, Entry>>,
+    table: Mutex<Table>,
     arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<i32, Entry>,
+    /// There may be a child that nobody waits for.
+    others: bool,
 }
 
 #[derive(Debug)]
@@ -59,16 +65,22 @@ struct Entry {
 }
 
 impl Children {
-    pub fn spawn(&self, command: &mut Command, role: Role) -> io::Result<Child> {
+    pub fn spawn(&self, start: impl FnOnce() -> io::Result<Pid>, role: Role) -> io::Result<Child> {
         let (reader, writer) = io::pipe()?;
         let mut table = self.table();
-        let spawned = command.spawn()?;
-        let id = i32::try_from(spawned.id()).map_err(io::Error::other)?;
-        let pid = rustix::process::Pid::from_raw(id)
-            .ok_or_else(|| io::Error::other("a child without a process id"))?;
-        table.insert(id, Entry { role, exit: writer });
+        let started = start();
+        // One that failed may have left a process to be buried.
+        table.others |= started.is_err();
         self.arrived.notify_one();
+        let pid = started?;
+        table.entries.insert(pid.as_raw_nonzero().get(), Entry { role, exit: writer });
         Ok(Child { pid, exit: reader })
+    }
+
+    /// There is a child that nobody waits for.
+    pub fn bury_others(&self) {
+        self.table().others = true;
+        self.arrived.notify_one();
     }
 
     /// The reaper's life.
@@ -78,8 +90,8 @@ impl Children {
                 Ok(pid) => self.collect(pid),
                 Err(Errno::CHILD) => {
                     // No child means no orphan either: only a spawn can change that.
-                    let table = self.table();
-                    if table.is_empty() {
+                    let mut table = self.table();
+                    if table.entries.is_empty() && !std::mem::take(&mut table.others) {
                         drop(self.arrived.wait(table));
                     }
                 }
@@ -91,7 +103,7 @@ impl Children {
     fn collect(&self, pid: i32) {
         let mut table = self.table();
         let Some(outcome) = take(pid) else { return };
-        if let Some(mut entry) = table.remove(&pid) {
+        if let Some(mut entry) = table.entries.remove(&pid) {
             // Nobody reads it when the stream is gone.
             let _ = entry.exit.write_all(&outcome);
         }
@@ -99,7 +111,7 @@ impl Children {
 
     pub fn census(&self) -> Census {
         let mut census = Census::default();
-        for (&pid, entry) in self.table().iter() {
+        for (&pid, entry) in &self.table().entries {
             match entry.role {
                 Role::Errand => {}
                 Role::Command => census.commands += 1,
@@ -117,7 +129,7 @@ impl Children {
         census
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<i32, Entry>> {
+    fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -189,7 +201,11 @@ fn take(pid: i32) -> Option<[u8; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{sync::Arc, thread};
+    use std::{process::Command, sync::Arc, thread};
+
+    fn start(command: &mut Command) -> io::Result<Pid> {
+        Ok(Pid::from_child(&command.spawn()?))
+    }
 
     #[test]
     fn every_child_gets_its_own_outcome() {
@@ -200,7 +216,7 @@ mod tests {
             .map(|n| {
                 let mut command = Command::new("/bin/sh");
                 command.args(["-c", &format!("exit {n}")]);
-                (n, children.spawn(&mut command, Role::Command).unwrap())
+                (n, children.spawn(|| start(&mut command), Role::Command).unwrap())
             })
             .collect();
         for (n, child) in &mut running {
@@ -208,10 +224,16 @@ mod tests {
         }
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "kill -TERM $$"]);
-        let mut child = children.spawn(&mut command, Role::Command).unwrap();
+        let mut child = children.spawn(|| start(&mut command), Role::Command).unwrap();
         assert_eq!(child.outcome().unwrap(), Exit::Signal { name: "TERM".into(), core: false });
-        assert!(children.spawn(&mut Command::new("/nonexistent"), Role::Command).is_err());
+        assert!(children.spawn(|| start(&mut Command::new("/nonexistent")), Role::Command).is_err());
         assert_eq!(children.census(), Census::default());
+        // One that is in no table is buried all the same.
+        let nobodys = start(&mut Command::new("/bin/true")).unwrap();
+        children.bury_others();
+        while rustix::process::test_kill_process(nobodys).is_ok() {
+            thread::yield_now();
+        }
     }
 
     #[test]

@@ -3,10 +3,13 @@
 
 use std::{
     fs,
-    io::{self, Read as _, Seek as _},
-    os::fd::OwnedFd,
+    io::{self, PipeWriter, Read as _, Seek as _, Write as _},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -24,13 +27,24 @@ const FREEZE_WITHIN: Duration = Duration::from_secs(5);
 pub struct Freezer {
     /// None on a host, where nothing is ever frozen.
     cgroup: Option<PathBuf>,
+    entrance: OnceLock<OwnedFd>,
     frozen: Mutex<bool>,
     thawed: Condvar,
+    freezes: AtomicU64,
+    /// Who is told of every freeze, and of every thaw after it.
+    listener: Mutex<Option<PipeWriter>>,
 }
 
 impl Freezer {
     pub fn new(cgroup: Option<PathBuf>) -> Self {
-        Self { cgroup, frozen: Mutex::new(false), thawed: Condvar::new() }
+        Self {
+            cgroup,
+            entrance: OnceLock::new(),
+            frozen: Mutex::new(false),
+            thawed: Condvar::new(),
+            freezes: AtomicU64::new(0),
+            listener: Mutex::default(),
+        }
     }
 
     /// Waits while the machine is frozen, and keeps it from freezing until the
@@ -43,12 +57,35 @@ impl Freezer {
         frozen
     }
 
-    /// What a process writes `0` to in order to be one of the user's.
-    pub fn entrance(&self) -> Result<Option<OwnedFd>> {
+    /// Has this one told of what happens from here on, instead of the one before.
+    /// In a frozen machine that is told at once.
+    pub fn tell(&self, listener: PipeWriter) {
+        let frozen = self.lock();
+        *self.listener() = Some(listener);
+        if *frozen {
+            self.announce();
+        }
+    }
+
+    fn announce(&self) {
+        if let Some(listener) = &mut *self.listener() {
+            // Who does not listen any more misses nothing.
+            let _ = listener.write_all(b"!");
+        }
+    }
+
+    fn listener(&self) -> MutexGuard<'_, Option<PipeWriter>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a process is born that is one of the user's.
+    pub fn entrance(&self) -> Result<Option<BorrowedFd<'_>>> {
         let Some(cgroup) = &self.cgroup else { return Ok(None) };
-        let path = cgroup.join("cgroup.procs");
-        let file = fs::OpenOptions::new().write(true).open(&path).during("open", path.display())?;
-        Ok(Some(file.into()))
+        if let Some(open) = self.entrance.get() {
+            return Ok(Some(open.as_fd()));
+        }
+        let open = fs::File::open(cgroup).during("open", cgroup.display())?;
+        Ok(Some(self.entrance.get_or_init(|| open.into()).as_fd()))
     }
 
     /// Returns when every process of the user stands still.
@@ -58,7 +95,10 @@ impl Freezer {
         write(cgroup, "cgroup.freeze", "1")?;
         match wait_for(cgroup, "frozen 1", FREEZE_WITHIN) {
             Ok(()) => {
-                *frozen = true;
+                if !std::mem::replace(&mut *frozen, true) {
+                    self.freezes.fetch_add(1, Ordering::Relaxed);
+                    self.announce();
+                }
                 Ok(())
             }
             Err(error) => {
@@ -72,9 +112,16 @@ impl Freezer {
         let cgroup = self.cgroup()?;
         let mut frozen = self.lock();
         write(cgroup, "cgroup.freeze", "0")?;
-        *frozen = false;
+        if std::mem::take(&mut *frozen) {
+            self.announce();
+        }
         self.thawed.notify_all();
         Ok(())
+    }
+
+    /// How often it has been.
+    pub fn freezes(&self) -> u64 {
+        self.freezes.load(Ordering::Relaxed)
     }
 
     pub fn is_frozen(&self) -> bool {
@@ -174,5 +221,22 @@ mod tests {
         assert!(freezer.freeze().is_err());
         assert!(freezer.entrance().unwrap().is_none());
         assert!(!*freezer.admit());
+    }
+
+    #[test]
+    fn a_listener_hears_of_changes_only() {
+        let freezer = Freezer::new(None);
+        let (mut heard, listener) = io::pipe().unwrap();
+        freezer.tell(listener);
+        *freezer.lock() = true;
+        let (mut late, listener) = io::pipe().unwrap();
+        freezer.tell(listener);
+        freezer.announce();
+        drop(freezer);
+        let mut words = Vec::new();
+        heard.read_to_end(&mut words).unwrap();
+        assert!(words.is_empty());
+        late.read_to_end(&mut words).unwrap();
+        assert_eq!(words, b"!!");
     }
 }

@@ -2,6 +2,7 @@
 //! their own, with pipes or a terminal, as sshd would run them.
 
 mod environment;
+mod launch;
 mod modes;
 mod spawn;
 mod stream;
@@ -13,7 +14,7 @@ use berth_guest_protocol::{Exec, Opened};
 
 use crate::{error::Result, guest::Guest, server::wire::Wire};
 
-pub use spawn::errand;
+pub use spawn::{errand, rehearsal};
 
 pub fn run(guest: &Arc<Guest>, wire: &mut Wire, request: &Exec) -> Result<()> {
     let _executing = guest.streams.execute();

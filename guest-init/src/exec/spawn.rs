@@ -1,27 +1,31 @@
 //! From a request to a running process.
 
 use std::{
+    collections::BTreeMap,
     ffi::{CString, OsStr, OsString},
     fs::File,
-    io::{self, Read as _},
+    io::{self, PipeWriter, Read as _},
     mem::MaybeUninit,
     os::{
-        fd::OwnedFd,
-        unix::{ffi::OsStrExt, process::CommandExt},
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
     },
-    process::{Command, Stdio},
+    path::PathBuf,
 };
 
 use berth_guest_protocol as protocol;
 use rustix::{
+    event::{PollFd, PollFlags, poll},
     fs::{Mode, OFlags, fcntl_setfl},
     io::Errno,
     process::{Resource, Rlimit},
     stdio,
+    time::Timespec,
 };
 
 use super::{
     environment,
+    launch::Program,
     terminal::{Line, Terminal},
 };
 use crate::{
@@ -52,22 +56,27 @@ pub enum Ends {
 
 pub fn start(guest: &Guest, request: &protocol::Exec) -> Result<Running> {
     let account = guest.account();
-    let mut command = command(guest, &account, request)?;
-    let (ends, role) = match &request.pty {
+    let (path, arguments) = command(guest, &account, request)?;
+    let variables = environment::login(&account, guest.equipment.variables(), &request.env);
+    let mut environment: BTreeMap<_, _> = variables.into_iter().collect();
+    let (ends, streams, role) = match &request.pty {
         Some(pty) => {
             let (terminal, line) = Terminal::open(pty)?;
             if guest.is_machine() {
                 line.give_to(&account)?;
             }
-            attach_terminal(&mut command, pty, line)?;
+            let streams = attach_terminal(&mut environment, pty, line)?;
             let job = !matches!(request.command, protocol::Command::Shell);
-            (Ends::Terminal(terminal), if job { Role::Job } else { Role::Shell })
+            (Ends::Terminal(terminal), streams, if job { Role::Job } else { Role::Shell })
         }
-        None => (attach_pipes(&mut command)?, Role::Command),
+        None => {
+            let (ends, streams) = pipes()?;
+            (ends, streams, Role::Command)
+        }
     };
     let greeting = if guest.is_machine() && role == Role::Shell { greeting(&account) } else { Vec::new() };
     let prepare = Prepare::new(guest, account, request.pty.is_some())?;
-    let child = spawn(guest, &mut command, prepare, role)?;
+    let child = spawn(guest, Program { path, arguments, environment, streams }, &prepare, role)?;
     Ok(Running { child, ends, greeting })
 }
 
@@ -97,109 +106,142 @@ fn greeting(account: &Account) -> Vec<u8> {
 pub fn errand(guest: &Guest, program: &str, arguments: &[&str]) -> Result<(Child, OwnedFd)> {
     let account = guest.account();
     let (reader, writer) = io::pipe().during("make", "a pipe")?;
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(environment::login(&account, guest.equipment.variables(), &[]));
-    command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
+    let null = || File::options().read(true).write(true).open("/dev/null").during("open", "/dev/null");
+    let program = Program {
+        path: program.into(),
+        arguments: [program].iter().chain(arguments).map(OsString::from).collect(),
+        environment: environment::login(&account, guest.equipment.variables(), &[]).into_iter().collect(),
+        streams: [null()?.into(), writer.into(), null()?.into()],
+    };
     let prepare = Prepare::new(guest, account, false)?;
-    Ok((spawn(guest, &mut command, prepare, Role::Errand)?, reader.into()))
+    Ok((spawn(guest, program, &prepare, Role::Errand)?, reader.into()))
 }
 
-fn command(guest: &Guest, account: &Account, request: &protocol::Exec) -> Result<Command> {
-    let mut command = match &request.command {
+/// A process that waits for a word and then, unless there is another within a
+/// moment, becomes a shell that runs a line, as a user's command would. It is none
+/// of the user's processes, and reads none of the user's files. Returned is where
+/// to say the word, and what is hung up when the process ends.
+pub fn rehearsal(guest: &Guest, line: &str, moment: &Timespec) -> Result<(PipeWriter, OwnedFd)> {
+    let account = guest.account();
+    let (heard, word) = io::pipe().during("make", "a pipe")?;
+    let (output, stdout) = io::pipe().during("make", "a pipe")?;
+    let stdout = OwnedFd::from(stdout);
+    let copy = || stdout.try_clone().during("share", "a pipe");
+    let variables = environment::login(&account, guest.equipment.variables(), &[]);
+    let program = Program {
+        path: "/bin/bash".into(),
+        arguments: ["bash", "--norc", "-c", line].map(OsString::from).into(),
+        environment: variables.into_iter().filter(|(name, _)| name != "BASH_ENV").collect(),
+        streams: [copy()?, copy()?, stdout],
+    };
+    let prepare = Prepare::new(guest, account, false)?;
+    let before_exec = || {
+        // It stays for long, and what it holds would never be closed.
+        close_all_but(&heard)?;
+        rustix::io::read(&heard, &mut [0; 1])?;
+        prepare.before_exec()?;
+        match poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(moment))? {
+            0 => Ok(()),
+            _ => Err(Errno::CANCELED),
+        }
+    };
+    program.start_later(&before_exec).during("run", "a shell")?;
+    guest.children.bury_others();
+    Ok((word, output.into()))
+}
+
+/// Beside standard input, output and error.
+#[allow(unsafe_code)]
+fn close_all_but(kept: &impl AsRawFd) -> rustix::io::Result<()> {
+    let kept = kept.as_raw_fd().unsigned_abs();
+    let close = |first, last| {
+        // SAFETY: called where nobody uses what is closed any more: in a child that
+        // is about to execute.
+        let result = unsafe { libc::close_range(first, last, 0) };
+        if first > last || result == 0 { Ok(()) } else { Err(Errno::INVAL) }
+    };
+    close(3, kept - 1)?;
+    close(kept + 1, u32::MAX)
+}
+
+fn command(guest: &Guest, account: &Account, request: &protocol::Exec) -> Result<(PathBuf, Vec<OsString>)> {
+    let shell = account.shell.file_name().unwrap_or(OsStr::new("sh"));
+    Ok(match &request.command {
         protocol::Command::Shell => {
-            let mut command = Command::new(&account.shell);
             let mut name = OsString::from("-");
-            name.push(account.shell.file_name().unwrap_or(OsStr::new("sh")));
-            command.arg0(name);
-            command
+            name.push(shell);
+            (account.shell.clone(), vec![name])
         }
         protocol::Command::Line(line) => {
-            let mut command = Command::new(&account.shell);
-            if let Some(name) = account.shell.file_name() {
-                command.arg0(name);
-            }
             if line.contains(&0) {
                 return Err(Error::new("run", "a line with a zero byte", io::ErrorKind::InvalidInput.into()));
             }
-            command.arg("-c").arg(OsStr::from_bytes(line));
-            command
+            (account.shell.clone(), vec![shell.into(), "-c".into(), OsStr::from_bytes(line).into()])
         }
-        protocol::Command::Sftp => {
-            let mut command = Command::new(&guest.program);
-            command.arg("sftp");
-            command
-        }
-    };
-    command.env_clear().envs(environment::login(account, guest.equipment.variables(), &request.env));
-    Ok(command)
+        protocol::Command::Sftp => (guest.program.clone(), vec![guest.program.clone().into(), "sftp".into()]),
+    })
 }
 
-fn attach_terminal(command: &mut Command, pty: &protocol::Pty, line: Line) -> Result<()> {
+fn attach_terminal(
+    environment: &mut BTreeMap<OsString, OsString>,
+    pty: &protocol::Pty,
+    line: Line,
+) -> Result<[OwnedFd; 3]> {
     let term = pty.term.replace('\0', "");
     if !term.is_empty() {
-        command.env("TERM", term);
+        environment.insert("TERM".into(), term.into());
     }
-    command.env("SSH_TTY", &line.path);
     let copy = || line.slave.try_clone().during("share", line.path.display());
-    command.stdin(copy()?).stdout(copy()?).stderr(line.slave);
-    Ok(())
+    let streams = [copy()?, copy()?, copy()?];
+    environment.insert("SSH_TTY".into(), line.path.into());
+    Ok(streams)
 }
 
-fn attach_pipes(command: &mut Command) -> Result<Ends> {
+/// Our ends, and the process's.
+fn pipes() -> Result<(Ends, [OwnedFd; 3])> {
     let pipe = || io::pipe().during("make", "a pipe");
     let ((stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)) =
         (pipe()?, pipe()?, pipe()?);
-    command.stdin(stdin_theirs).stdout(stdout_theirs).stderr(stderr_theirs);
     let (stdin, stdout, stderr) = (stdin.into(), stdout.into(), stderr.into());
     for (end, flags) in [(&stdin, OFlags::WRONLY), (&stdout, OFlags::RDONLY), (&stderr, OFlags::RDONLY)] {
         // Each end is a description of its own: the process's stays blocking.
         fcntl_setfl::<&OwnedFd>(end, flags | OFlags::NONBLOCK).during("prepare", "a pipe")?;
     }
-    Ok(Ends::Pipes { stdin, stdout, stderr })
+    let theirs = [stdin_theirs.into(), stdout_theirs.into(), stderr_theirs.into()];
+    Ok((Ends::Pipes { stdin, stdout, stderr }, theirs))
 }
 
-#[allow(unsafe_code)]
-fn spawn(guest: &Guest, command: &mut Command, prepare: Prepare, role: Role) -> Result<Child> {
-    let program = command.get_program().display().to_string();
-    // SAFETY: `between_fork_and_exec` makes system calls only: it takes no
-    // lock and allocates nothing that another thread could hold at the fork.
-    unsafe { command.pre_exec(move || prepare.between_fork_and_exec().map_err(io::Error::from)) };
+/// Starts a process among the user's; what was its is closed here afterwards.
+fn spawn(guest: &Guest, program: Program, prepare: &Prepare, role: Role) -> Result<Child> {
     // Nothing starts in a frozen machine: it would stop halfway, before exec.
     let _thawed = guest.freezer.admit();
-    guest.children.spawn(command, role).during("run", program)
+    let cgroup = guest.freezer.entrance()?;
+    let start = || program.start(cgroup, &|| prepare.before_exec());
+    guest.children.spawn(start, role).during("run", program.path.display())
 }
 
-/// What the child does to itself, decided before the fork.
+/// What the child does to itself, decided before it is there.
 struct Prepare {
     account: Account,
     home: CString,
     change_user: bool,
     terminal: bool,
-    cgroup: Option<OwnedFd>,
 }
 
 impl Prepare {
     fn new(guest: &Guest, account: Account, terminal: bool) -> Result<Self> {
         let home = account.home_c()?;
-        Ok(Self {
-            home,
-            account,
-            change_user: guest.is_machine(),
-            terminal,
-            cgroup: guest.freezer.entrance()?,
-        })
+        Ok(Self { home, account, change_user: guest.is_machine(), terminal })
     }
 
-    fn between_fork_and_exec(&self) -> rustix::io::Result<()> {
+    /// System calls only: the child has our memory, and no other thread stops for it.
+    fn before_exec(&self) -> rustix::io::Result<()> {
         rustix::process::setsid()?;
         plain_signals()?;
         if self.terminal {
             rustix::process::ioctl_tiocsctty(stdio::stdin())?;
         }
         rustix::process::umask(Mode::from_raw_mode(0o022));
-        if let Some(cgroup) = &self.cgroup {
-            rustix::io::write(cgroup, b"0")?;
-        }
         if self.change_user {
             rustix::process::setrlimit(Resource::Nofile, FILES)?;
             self.account.assume()?;

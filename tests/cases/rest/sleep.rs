@@ -15,6 +15,7 @@ pub const CASES: &[Case] = cases![
         everything_goes_on_after_a_sleep,
         work_in_the_background_keeps_it_awake,
         a_keepalive_keeps_it_awake,
+        a_wake_runs_nothing_of_the_users,
         ten_connections_wake_it_once;
 ];
 
@@ -95,6 +96,26 @@ fn a_keepalive_keeps_it_awake(context: &Context) -> Result<()> {
     becomes(&account, "kept", "asleep")?;
     let info = account.verb("idle kept --default")?.ok()?.text();
     ensure!(info.contains("10m"), "{info}");
+    Ok(())
+}
+
+/// Without KVM a machine runs a shell for nobody when it wakes, so that the first
+/// one for somebody is faster. Nobody may notice.
+fn a_wake_runs_nothing_of_the_users(context: &Context) -> Result<()> {
+    let account = context.account()?;
+    let dev = machine(&account, "dev")?;
+    dev.exec("echo 'echo ran >> /tmp/ran' | tee start.sh > .bashrc; chmod 666 start.sh")?;
+    dev.exec("echo BASH_ENV=/home/dev/start.sh | sudo tee -a /etc/environment > /dev/null")?;
+    let ran = || dev.line("wc -l < /tmp/ran")?.parse::<u64>().context("a number");
+    let (first, second) = (ran()?, ran()?);
+    ensure!(second > first, "a command reads no file that starts shells");
+    // The second time it knows of the variable.
+    for _ in 0..2 {
+        account.verb("sleep dev")?.ok()?;
+        account.verb("wake dev")?.ok()?;
+    }
+    let third = ran()?;
+    ensure!(third - second == second - first, "after {first} and {second} it is {third}");
     Ok(())
 }
 
