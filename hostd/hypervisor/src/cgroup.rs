@@ -7,7 +7,6 @@ use berth_types::{ByteSize, MachineId};
 use std::{
     fs::{self, File},
     io::{self, Write},
-    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -106,9 +105,9 @@ impl Groups {
 }
 
 impl Group {
-    /// Whoever writes 0 to it becomes a member.
-    pub(crate) fn door(&self) -> BorrowedFd<'_> {
-        self.procs.as_fd()
+    /// Makes a process and all of its threads members.
+    pub(crate) fn admit(&self, pid: i32) -> io::Result<()> {
+        (&self.procs).write_all(pid.to_string().as_bytes())
     }
 
     pub(crate) fn path(&self) -> &Path {

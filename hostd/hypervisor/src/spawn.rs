@@ -49,13 +49,21 @@ impl Newborn {
     /// Starts its process.
     pub(crate) fn bear(
         &mut self,
-        confinement: Confinement<'_>,
+        mut confinement: Confinement<'_>,
         command: Command,
         directory: &Path,
     ) -> Result<(), Error> {
-        self.group = confinement.cgroup.as_ref().map(|group| group.path().to_owned());
-        self.process = Some(Process::of_child(confinement.spawn(command, directory)?)?);
-        Ok(())
+        let group = confinement.cgroup.take();
+        self.group = group.as_ref().map(|group| group.path().to_owned());
+        let process = self.process.insert(Process::of_child(confinement.spawn(command, directory)?)?);
+        // Not by the child itself, which would wait for a grace period of the
+        // kernel's before it executes; so it is being linked meanwhile. It has
+        // no guest yet, and gets none if this fails.
+        match group.map_or(Ok(()), |group| group.admit(process.pid())) {
+            // It has ended already; why is for those to find out who wait for it.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            admitted => admitted.map_err(|source| Error::Io { operation: "confining a hypervisor", source }),
+        }
     }
 
     pub(crate) fn process(&self) -> Option<&Process> {
@@ -156,7 +164,6 @@ impl Confinement<'_> {
             user: Uid::from_raw(self.uid),
             group: Gid::from_raw(self.uid),
             groups: self.device_group.map(Gid::from_raw).into_iter().collect(),
-            cgroup: self.cgroup.as_ref().map(|group| group.door().as_raw_fd()),
         };
         // SAFETY: between fork and exec only system calls are made, through
         // rustix, on memory that was allocated before: nothing allocates, locks
@@ -176,7 +183,6 @@ struct Plan {
     user: Uid,
     group: Gid,
     groups: Vec<Gid>,
-    cgroup: Option<RawFd>,
 }
 
 impl Plan {
@@ -186,10 +192,6 @@ impl Plan {
     fn confine(&self) -> io::Result<()> {
         // SAFETY: these are open in the parent until it has seen the child execute.
         let borrow = |fd: RawFd| unsafe { BorrowedFd::borrow_raw(fd) };
-        if let Some(door) = self.cgroup {
-            // 0 is whoever writes it.
-            rustix::io::write(borrow(door), b"0")?;
-        }
         let netns = borrow(self.netns);
         rustix::thread::move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
         rustix::process::setsid()?;
