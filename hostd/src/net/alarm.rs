@@ -16,8 +16,20 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 #[derive(Debug)]
 pub struct Alarm {
-    ctl: AsyncFd<OwnedFd>,
-    eth: AsyncFd<OwnedFd>,
+    ctl: Option<AsyncFd<OwnedFd>>,
+    eth: Option<AsyncFd<OwnedFd>>,
+}
+
+/// The kernel waits for a grace period when such a socket is closed, ten
+/// milliseconds each, and whoever turns an alarm off is in a hurry.
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        let sockets = [self.ctl.take(), self.eth.take()];
+        let sockets = sockets.map(|socket| socket.map(AsyncFd::into_inner));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || drop(sockets));
+        }
+    }
 }
 
 impl Alarm {
@@ -26,19 +38,20 @@ impl Alarm {
         let (ctl, eth) = sockets.onlookers(netns).await?;
         // SAFETY: each AsyncFd owns its socket, which nobody else can close.
         let register = |socket| unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
-        Ok(Self { ctl: register(ctl)?, eth: register(eth)? })
+        Ok(Self { ctl: Some(register(ctl)?), eth: Some(register(eth)?) })
     }
 
     /// Returns when something that a guest has to answer was sent.
     pub async fn rings(&self) -> io::Result<()> {
         tokio::select! {
-            rung = called(&self.ctl) => rung,
-            rung = called(&self.eth) => rung,
+            rung = called(self.ctl.as_ref()) => rung,
+            rung = called(self.eth.as_ref()) => rung,
         }
     }
 }
 
-async fn called(onlooker: &AsyncFd<OwnedFd>) -> io::Result<()> {
+async fn called(onlooker: Option<&AsyncFd<OwnedFd>>) -> io::Result<()> {
+    let Some(onlooker) = onlooker else { return std::future::pending().await };
     loop {
         let mut packet = [0u8; 128];
         let length = onlooker
