@@ -111,13 +111,24 @@ impl Archive {
         self.freeze(manifest, self.files.directory(from), Way::Share).await
     }
 
-    /// Lays out a generation for a machine, if it verifies and this driver can
-    /// resume it; says why it cannot otherwise.
+    /// Lays out a generation for a machine, but for its memory, if it verifies and
+    /// this driver can resume it; says why it cannot otherwise.
     pub async fn thaw(&self, id: &GenerationId, machine: &Machine, directory: PathBuf) -> Result<()> {
         self.verify_whole(id).await?;
-        let own = self.get(id).is_some_and(|one| one.machine.as_ref() == Some(&machine.id));
+        let own = self.is_own(id, machine);
         let (files, id, uid) = (self.files.clone(), id.clone(), machine.uid);
         blocking(move || files.thaw(&id, &directory, uid, own)).await
+    }
+
+    /// The rest of it, before the machine's state is loaded.
+    pub async fn part(&self, id: &GenerationId, machine: &Machine, directory: PathBuf) -> Result<()> {
+        let own = self.is_own(id, machine);
+        let (files, id) = (self.files.clone(), id.clone());
+        blocking(move || if own { files.part(&id) } else { files.fill_ram(&id, &directory) }).await
+    }
+
+    fn is_own(&self, id: &GenerationId, machine: &Machine) -> bool {
+        self.get(id).is_some_and(|one| one.machine.as_ref() == Some(&machine.id))
     }
 
     /// Is it as it was signed, its device state included?

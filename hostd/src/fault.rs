@@ -21,6 +21,7 @@ pub const POINTS: &[&str] = &[
     "template.saved",
     "wake.greeted",
     "wake.intent",
+    "wake.parted",
     "wake.powered",
     "wake.thawed",
 ];

@@ -12,7 +12,6 @@ use crate::{
     machine::{self, Powered},
     storage::Way,
 };
-use berth_hypervisor::Origin;
 use berth_types::{ByteSize, Generation, Machine, MachineId, Size, UserId, Why};
 use std::{sync::Arc, time::Duration};
 
@@ -127,7 +126,7 @@ async fn boot_and_freeze(
 ) -> Result<Arc<Generation>> {
     host.storage.publish(&machine.id).await?;
     let (memory, network) = machine::prepare(host, machine).await?;
-    let powered = match machine::power(host, machine, memory, network, Origin::Boot).await {
+    let powered = match machine::power(host, machine, memory, network, None).await {
         Ok(powered) => powered,
         Err((error, _, network)) => {
             host.give_back(&network.name);

@@ -112,7 +112,7 @@ impl Driver for Fake {
         Capabilities { save: true, pause: true }
     }
 
-    async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error> {
+    async fn start(&self, mut launch: Launch) -> Result<Arc<dyn Vm>, Error> {
         let (failure, delay) = {
             let mut script = self.script();
             (script.failures.pop(), script.delay)
@@ -121,6 +121,7 @@ impl Driver for Fake {
         if let Some(message) = failure {
             return Err(Error::Refused { operation: "starting the machine", message });
         }
+        launch.take_laid_out().await?;
         let process = spawn(&launch)?;
         let paused = launch.origin == Origin::Saved;
         if paused {
@@ -282,6 +283,7 @@ mod tests {
                 ctl_tap: null(),
                 eth_tap: null(),
                 origin: Origin::Boot,
+                laid_out: None,
             }
         }
     }

@@ -23,6 +23,7 @@ mod wire;
 
 use berth_types::{ByteSize, MachineId};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
+use tokio::sync::oneshot;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -89,6 +90,22 @@ pub struct Launch {
     pub ctl_tap: OwnedFd,
     pub eth_tap: OwnedFd,
     pub origin: Origin,
+    /// Told when the saved memory is in `ram`, which has its size from the
+    /// beginning: nothing reads it before, and dropped, the start fails.
+    pub laid_out: Option<oneshot::Receiver<()>>,
+}
+
+impl Launch {
+    pub(crate) fn take_laid_out(&mut self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let told = self.laid_out.take();
+        async move {
+            let Some(told) = told else { return Ok(()) };
+            told.await.map_err(|_| Error::Io {
+                operation: "laying out the machine's memory",
+                source: std::io::ErrorKind::Interrupted.into(),
+            })
+        }
+    }
 }
 
 /// Where a machine's RAM and devices come from.

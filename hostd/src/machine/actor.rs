@@ -5,7 +5,7 @@
 //! short. Every change of state goes through `berth_types::next`, is written
 //! to the store, and only then published and acknowledged.
 
-use super::{Answer, Ask, Handle, Policy, Public, monitor::Monitor, power::Powered};
+use super::{Answer, Ask, Handle, Policy, Public, capture::Restored, monitor::Monitor, power::Powered};
 use crate::{
     error::{Error, Result},
     guest::Control,
@@ -214,8 +214,16 @@ impl Actor {
                 }
             }
             Ask::Restore(point, answer) => match self.restore(&point).await {
-                Ok(true) => self.start(vec![answer]).await,
-                Ok(false) => reply(answer, Ok(())),
+                Ok(Restored { wakes, aside }) => {
+                    if wakes {
+                        self.start(vec![answer]).await;
+                    } else {
+                        reply(answer, Ok(()));
+                    }
+                    if let Some(aside) = aside {
+                        self.restored(aside);
+                    }
+                }
                 Err(error) => reply(answer, Err(error)),
             },
             Ask::Policy(policy, answer) => {

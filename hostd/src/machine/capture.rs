@@ -7,8 +7,16 @@ use crate::{
     fault,
     storage::Way,
 };
-use berth_types::{Code, Event, Generation, Point, Refusal, State, Why, next};
+use berth_types::{Code, Event, Generation, GenerationId, Point, Refusal, State, Why, next};
 use std::sync::Arc;
+
+/// What is left to do after a restore.
+pub struct Restored {
+    /// It was up, and should be again.
+    pub wakes: bool,
+    /// What it slept in, or was put into.
+    pub aside: Option<GenerationId>,
+}
 
 impl Actor {
     /// Freezes this moment. The generation is returned held.
@@ -52,7 +60,10 @@ impl Actor {
             }
         };
         self.host.archive.hold(&generation.id);
-        self.host.archive.sync_later(&generation.id);
+        if generation.why != Why::Fork {
+            // What is only there to be forked from is gone in a moment.
+            self.host.archive.sync_later(&generation.id);
+        }
         Ok(generation)
     }
 
@@ -83,8 +94,7 @@ impl Actor {
     }
 
     /// Goes back to a point in time. What is now becomes a generation first.
-    /// True: it was up, and should be again.
-    pub async fn restore(&mut self, point: &Point) -> Result<bool> {
+    pub async fn restore(&mut self, point: &Point) -> Result<Restored> {
         // 1. Where to, before anything is touched.
         let target = self.host.archive.hold_point(&self.record.id, point)?;
         if let Err(error) = self.host.archive.verify_whole(&target.id).await {
@@ -99,16 +109,22 @@ impl Actor {
         }
         fault::point("restore.aside");
         // 3. It sleeps in the past from here on; waking does the rest.
-        if let Some(before) = self.record.sleeps_in.replace(target.id.clone()) {
-            let host = self.host.clone();
-            tokio::spawn(async move { host.archive.release(&before).await });
-        }
+        let aside = self.record.sleeps_in.replace(target.id.clone());
         self.record.failure = None;
         let memory = target.state_size > 0;
         let state = if memory { State::Asleep } else { State::Stopped };
         self.become_state(state).await?;
         fault::point("restore.set");
-        Ok(was_up || memory)
+        Ok(Restored { wakes: was_up || memory, aside })
+    }
+
+    /// When nobody waits for the disk any more.
+    pub fn restored(&self, aside: GenerationId) {
+        let host = self.host.clone();
+        tokio::spawn(async move {
+            host.archive.sync_later(&aside);
+            host.archive.release(&aside).await;
+        });
     }
 
     /// Leaves the machine without a process and without files of its own.

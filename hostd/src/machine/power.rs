@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::time::timeout;
+use tokio::{sync::oneshot, time::timeout};
 
 /// How long a guest that answers may take to repair itself.
 const REPAIR: Duration = Duration::from_secs(30);
@@ -50,13 +50,14 @@ pub async fn prepare(host: &Host, machine: &Machine) -> Result<(MemoryLease, Net
 }
 
 /// Starts the hypervisor. Short, and not to be interrupted: a process that was
-/// started is always returned.
+/// started is always returned. From its disk, or from a memory that may be on its
+/// way until that is `laid_out`.
 pub async fn power(
     host: &Host,
     machine: &Machine,
     memory: MemoryLease,
     network: Network,
-    origin: Origin,
+    laid_out: Option<oneshot::Receiver<()>>,
 ) -> Result<Powered, (Error, MemoryLease, Network)> {
     let powered = async {
         let image = host.storage.image(&machine.image).ok_or_else(|| missing_image(&machine.image))?;
@@ -76,7 +77,8 @@ pub async fn power(
             netns: network.netns.clone(),
             ctl_tap: taps.ctl,
             eth_tap: taps.eth,
-            origin,
+            origin: if laid_out.is_some() { Origin::Saved } else { Origin::Boot },
+            laid_out,
         };
         Ok(host.driver.start(launch).await?)
     };

@@ -116,16 +116,10 @@ impl Actor {
             up.alarm = up.powered.network.link.alarm().await.ok();
         }
         self.paused = Instant::now().checked_sub(idle_for);
-        self.become_state(state).await?;
-        // Written out, its memory is page cache like any other: the host takes
-        // it back when it needs it, and a sleep later finds nothing to write.
-        let (host, id) = (self.host.clone(), self.record.id.clone());
-        tokio::spawn(async move {
-            if let Err(error) = host.storage.presync(&id).await {
-                tracing::debug!(machine = %id, error = error.chain(), "cannot write a paused machine out");
-            }
-        });
-        Ok(())
+        // The kernel writes its memory out in its own time, and from then on takes
+        // it back when it needs it. Written out here, every page would have to be
+        // made writable again on the first command.
+        self.become_state(state).await
     }
 
     /// At once, whether the guest agrees or not: what it writes next may have no
@@ -235,7 +229,13 @@ impl Actor {
         let state = next(before, Event::Suspend)?;
         self.become_state(state).await?;
         fault::point("sleep.intent");
-        // 2. Everything stands still, and the devices are saved.
+        // 2. Everything stands still, and the devices are saved. Most of its memory is
+        //    written out before, while it runs: who wakes it at once would wait for that.
+        if why == Why::Sleep
+            && let Err(error) = self.host.storage.presync(&self.record.id).await
+        {
+            tracing::debug!(machine = %self.record.id, error = error.chain(), "not written out ahead");
+        }
         if let Err(error) = self.save(before == State::Paused).await {
             self.give_up_suspending().await;
             return Err(error);
@@ -248,7 +248,7 @@ impl Actor {
         }
         fault::point("sleep.ended");
         // 4. The files become a generation.
-        let manifest = archive::manifest(&self.record, why, self.host.driver.as_ref());
+        let manifest = archive::manifest(&self.record, why.clone(), self.host.driver.as_ref());
         let directory = self.host.storage.directory(&self.record.id);
         let generation = match self.host.archive.freeze(manifest, directory, Way::Move).await {
             Ok(generation) => generation,
@@ -269,13 +269,15 @@ impl Actor {
         self.keep(network).await;
         let state = next(self.record.state, Event::Slept)?;
         self.become_state(state).await?;
-        // 6. Durable, and no more than policy keeps: off everybody's path.
-        let host = self.host.clone();
-        let machine = self.record.id.clone();
-        tokio::spawn(async move {
-            host.archive.sync_later(&generation.id);
-            host.archive.age(&machine).await;
-        });
+        // 6. Durable, and no more than policy keeps: off everybody's path. In a
+        //    restore that is later, for the disk has a wake to serve first.
+        if why != Why::Restore {
+            let (host, machine) = (self.host.clone(), self.record.id.clone());
+            tokio::spawn(async move {
+                host.archive.sync_later(&generation.id);
+                host.archive.age(&machine).await;
+            });
+        }
         Ok(())
     }
 

@@ -14,10 +14,10 @@ use crate::{
     net::Network,
     template,
 };
-use berth_hypervisor::Origin;
 use berth_types::{Code, Event, Failure, Refusal, Runtime, State, next};
 use jiff::Timestamp;
 use std::time::Instant;
+use tokio::sync::oneshot;
 
 impl Actor {
     pub async fn start(&mut self, mut answers: Vec<Answer>) {
@@ -135,7 +135,7 @@ impl Actor {
         network: Network,
     ) -> Result<Powered, (Error, MemoryLease, Network)> {
         let Some(id) = self.record.sleeps_in.clone() else {
-            return power(&self.host, &self.record, memory, network, Origin::Boot).await;
+            return power(&self.host, &self.record, memory, network, None).await;
         };
         let directory = self.host.storage.directory(&self.record.id);
         let generation = self.host.archive.get(&id);
@@ -154,7 +154,7 @@ impl Actor {
         if let Err(error) = self.host.archive.thaw_disk(&id, directory, self.record.uid).await {
             return Err((error, memory, network));
         }
-        power(&self.host, &self.record, memory, network, Origin::Boot).await
+        power(&self.host, &self.record, memory, network, None).await
     }
 
     async fn resume(
@@ -178,20 +178,34 @@ impl Actor {
         }
         let directory = self.host.storage.directory(&self.record.id);
         let clock = Instant::now();
-        if let Err(error) = self.host.archive.thaw(&generation.id, &self.record, directory).await {
+        if let Err(error) = self.host.archive.thaw(&generation.id, &self.record, directory.clone()).await {
             return Err((error, memory, network));
         }
         let thawed = clock.elapsed();
-        if let Some(template) = template::like(&self.host, &self.record) {
-            self.host.storage.read_ahead(&self.record.id, &template.id);
-        }
         fault::point("wake.thawed");
-        let powered = power(&self.host, &self.record, memory, network, Origin::Saved).await?;
+        let (laid, laid_out) = oneshot::channel();
+        let parting = async {
+            self.host.archive.part(&generation.id, &self.record, directory).await?;
+            let _ = laid.send(());
+            if let Some(template) = template::like(&self.host, &self.record) {
+                self.host.storage.read_ahead(&self.record.id, &template.id);
+            }
+            Ok(())
+        };
+        let starting = power(&self.host, &self.record, memory, network, Some(laid_out));
+        let (powered, parted) = tokio::join!(starting, parting);
+        let (powered, parted) = match (powered, parted) {
+            (Err((_, memory, network)), Err(error)) => return Err((error, memory, network)),
+            (Err(failed), Ok(())) => return Err(failed),
+            (Ok(powered), parted) => (powered, parted),
+        };
+        fault::point("wake.parted");
         let going = async {
+            parted?;
             if self.record.disk > generation.disk {
                 powered.vm.resize_disk(self.record.disk).await?;
             }
-            powered.vm.resume().await
+            Ok::<_, Error>(powered.vm.resume().await?)
         };
         match going.await {
             Ok(()) => {
@@ -203,7 +217,7 @@ impl Actor {
             Err(error) => {
                 let Powered { vm, network, _memory } = powered;
                 let _ = vm.kill().await;
-                Err((error.into(), _memory, network))
+                Err((error, _memory, network))
             }
         }
     }

@@ -93,6 +93,16 @@ pub fn clone(from: &Path, to: &Path) -> Result<()> {
     rustix::fs::ioctl_ficlone(&target, &source).file("clone", to)
 }
 
+/// The same into a file that is there, and may be in use.
+pub fn clone_into(from: &Path, to: &Path) -> Result<()> {
+    if cfg!(test) {
+        return copy_sparse(from, to);
+    }
+    let source = File::open(from).file("open", from)?;
+    let target = File::options().write(true).open(to).file("open", to)?;
+    rustix::fs::ioctl_ficlone(&target, &source).file("clone", to)
+}
+
 /// Changes when the file does.
 pub fn version(path: &Path) -> Result<String> {
     let stat = fs::metadata(path).file("look at", path)?;

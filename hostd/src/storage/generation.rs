@@ -25,7 +25,7 @@ use std::{
 pub const RAM: &str = "ram";
 pub const MANIFEST: &str = "manifest.json";
 /// A clone of RAM that is about to take its place.
-const TRADED: &str = "ram.clone";
+const LEFT: &str = "ram.clone";
 
 /// How a machine's files get into a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,9 @@ pub struct Occupied {
 #[derive(Clone, Debug)]
 pub struct Generations {
     place: PathBuf,
-    /// Whoever clones from a generation must not meet one that is being traded.
-    trading: Arc<RwLock<()>>,
+    /// Whoever clones from a generation must not meet one that is parting from
+    /// its machine, which may run in the next moment.
+    parting: Arc<RwLock<()>>,
 }
 
 /// What was found after a start.
@@ -60,7 +61,7 @@ impl Generations {
     pub fn open(pool: &Path) -> Result<Self> {
         let path = pool.join("generations");
         make_private(&path)?;
-        Ok(Self { place: path, trading: Arc::default() })
+        Ok(Self { place: path, parting: Arc::default() })
     }
 
     pub fn directory(&self, id: &GenerationId) -> PathBuf {
@@ -89,7 +90,7 @@ impl Generations {
         let place = making.join(MANIFEST);
         fs::write(&place, manifest).file("write", &place)?;
         // What is shared may be another generation's.
-        let _others = self.trading.read().unwrap_or_else(PoisonError::into_inner);
+        let _others = self.parting.read().unwrap_or_else(PoisonError::into_inner);
         for name in [RAM, DISK, STATE] {
             let (from, to) = (machine.join(name), making.join(name));
             if !from.exists() && name != DISK {
@@ -125,59 +126,57 @@ impl Generations {
         fs::read(self.making(id).join(MANIFEST)).ok()
     }
 
-    /// Lays a generation's files out for a machine to run on. Whose own sleep
-    /// it was gets the very file it ran on, for a clone shares blocks but no
-    /// page cache: the generation keeps the clone.
+    /// Lays a generation's files out for a machine, but for what is in its RAM: that
+    /// takes the longer the more often it has been captured, and can be done while
+    /// the hypervisor starts. Whose own sleep it was gets the very file it ran on, for
+    /// a clone shares blocks but no page cache, and `part`s; others `fill_ram`.
     pub fn thaw(&self, id: &GenerationId, machine: &Path, uid: u32, own: bool) -> Result<()> {
         let source = self.directory(id);
         self.clear(machine)?;
-        let others = || self.trading.read().unwrap_or_else(PoisonError::into_inner);
-        let _others = (!own).then(others);
+        let _others = self.parting.read().unwrap_or_else(PoisonError::into_inner);
         for name in [DISK, RAM, STATE] {
             let (from, to) = (source.join(name), machine.join(name));
             if !from.exists() {
                 continue;
             }
-            if own && name == RAM {
-                self.trade(id, &to)?;
-            } else {
-                clone(&from, &to)?;
+            match (name, own) {
+                (RAM, true) => fs::hard_link(&from, &to).file("share", &to)?,
+                (RAM, false) => {
+                    let size = fs::metadata(&from).file("look at", &from)?.len();
+                    File::create(&to).and_then(|file| file.set_len(size)).file("create", &to)?;
+                }
+                _ => clone(&from, &to)?,
             }
             chown(&to, Some(uid), Some(uid)).file("give away", &to)?;
         }
         Ok(())
     }
 
-    /// Leaves a clone of a generation's RAM in its place and takes the file
-    /// itself. If it fails, or is cut short by a crash, the generation is whole
-    /// again when that is settled.
-    fn trade(&self, id: &GenerationId, to: &Path) -> Result<()> {
-        let from = self.directory(id).join(RAM);
-        // A clone flushes first; that is done while nobody has to wait for it.
-        directory::sync_data(&from)?;
-        let _alone = self.trading.write().unwrap_or_else(PoisonError::into_inner);
-        let clone_of_it = from.with_file_name(TRADED);
-        let traded = clone(&from, &clone_of_it)
-            .and_then(|()| fs::rename(&from, to).file("take", &from))
-            .and_then(|()| fs::rename(&clone_of_it, &from).file("leave", &from));
-        if traded.is_err() {
-            self.settle_trade(id)?;
-        }
-        traded
+    /// What is in a generation's RAM, into the file that a machine has for it.
+    pub fn fill_ram(&self, id: &GenerationId, machine: &Path) -> Result<()> {
+        let (from, to) = (self.directory(id).join(RAM), machine.join(RAM));
+        let _others = self.parting.read().unwrap_or_else(PoisonError::into_inner);
+        if from.exists() { directory::clone_into(&from, &to) } else { Ok(()) }
     }
 
-    /// Undoes or finishes a trade that did not come to its end.
-    fn settle_trade(&self, id: &GenerationId) -> Result<()> {
-        let directory = self.directory(id);
-        let (clone_of_it, ram) = (directory.join(TRADED), directory.join(RAM));
-        if !clone_of_it.exists() {
+    /// Leaves the RAM that a generation shares with its machine to the machine
+    /// alone, and a clone of it to the generation. Nothing may run before. Cut
+    /// short by a crash, it is done at the next start.
+    pub fn part(&self, id: &GenerationId) -> Result<()> {
+        let ram = self.directory(id).join(RAM);
+        if !is_shared(&ram) {
             return Ok(());
         }
-        if ram.exists() {
-            fs::remove_file(&clone_of_it).file("remove", clone_of_it)
-        } else {
-            fs::rename(&clone_of_it, &ram).file("leave", ram)
+        // A clone flushes first; that is done while nobody has to wait for it.
+        directory::sync_data(&ram)?;
+        let _alone = self.parting.write().unwrap_or_else(PoisonError::into_inner);
+        let clone_of_it = ram.with_file_name(LEFT);
+        let parted =
+            clone(&ram, &clone_of_it).and_then(|()| fs::rename(&clone_of_it, &ram).file("leave", &ram));
+        if parted.is_err() {
+            gone(fs::remove_file(&clone_of_it)).file("remove", &clone_of_it)?;
         }
+        parted
     }
 
     /// Only its disk: memory that cannot be resumed is left where it is.
@@ -240,7 +239,9 @@ impl Generations {
             } else if let Some(id) = name.strip_prefix(MAKING) {
                 found.making.extend(id.parse::<GenerationId>());
             } else if let Ok(id) = name.parse::<GenerationId>() {
-                self.settle_trade(&id)?;
+                let half = self.directory(&id).join(LEFT);
+                gone(fs::remove_file(&half)).file("remove", &half)?;
+                self.part(&id)?;
                 let manifest = self.read_manifest(&id).unwrap_or_default();
                 found.whole.push((id, manifest));
             }
@@ -259,6 +260,11 @@ pub fn fingerprint(directory: &Path) -> Result<(u64, String)> {
     };
     let digest = Sha256::digest(&bytes);
     Ok((bytes.len() as u64, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+/// A machine's directory has it as well.
+fn is_shared(ram: &Path) -> bool {
+    fs::metadata(ram).is_ok_and(|found| found.nlink() > 1)
 }
 
 fn gone(result: io::Result<()>) -> io::Result<()> {
@@ -309,37 +315,47 @@ mod tests {
         let (kept, machine) = (generations.directory(id).join(RAM), path.join("machine"));
         let warm = pool.inode(kept.clone());
         generations.thaw(id, &machine, own_id(), true).unwrap();
+        generations.part(id).unwrap();
         assert_eq!(pool.inode(machine.join(RAM)), warm);
         assert_ne!(pool.inode(kept.clone()), warm);
         fs::write(machine.join(RAM), "gone on").unwrap();
         assert_eq!(fs::read_to_string(kept).unwrap(), "ram");
-        // Anybody else has a clone.
+        // Anybody else has a clone, in a file that a hypervisor may have open.
         generations.thaw(id, &machine, own_id(), false).unwrap();
+        let open = pool.inode(machine.join(RAM));
+        assert_eq!(fs::read(machine.join(RAM)).unwrap(), [0; 3]);
+        generations.fill_ram(id, &machine).unwrap();
+        assert_eq!(pool.inode(machine.join(RAM)), open);
         assert_eq!(fs::read_to_string(machine.join(RAM)).unwrap(), "ram");
     }
 
     #[test]
-    fn a_trade_that_fails_leaves_the_generation_whole() {
-        let pool = Pool::new("fails");
+    fn what_parts_twice_or_never_shared_stays_as_it_is() {
+        let pool = Pool::new("twice");
         let Pool(path, generations, id) = &pool;
-        let kept = generations.directory(id);
-        assert!(generations.trade(id, &path.join("nowhere/ram")).is_err());
-        assert_eq!(fs::read_to_string(kept.join(RAM)).unwrap(), "ram");
-        assert!(!kept.join(TRADED).exists());
+        let kept = generations.directory(id).join(RAM);
+        let before = pool.inode(kept.clone());
+        generations.part(id).unwrap();
+        assert_eq!(pool.inode(kept.clone()), before);
+        generations.thaw(id, &path.join("machine"), own_id(), true).unwrap();
+        generations.part(id).unwrap();
+        let parted = pool.inode(kept.clone());
+        generations.part(id).unwrap();
+        assert_eq!(pool.inode(kept), parted);
     }
 
     #[test]
-    fn a_trade_that_was_cut_short_is_settled() {
+    fn a_parting_that_was_cut_short_is_finished() {
         let pool = Pool::new("cut");
-        let Pool(_, generations, id) = &pool;
-        let (ram, traded) = (generations.directory(id).join(RAM), generations.directory(id).join(TRADED));
-        // After the clone, before the file was taken.
-        fs::write(&traded, "ram").unwrap();
+        let Pool(path, generations, id) = &pool;
+        let (kept, machine) = (generations.directory(id).join(RAM), path.join("machine"));
+        generations.thaw(id, &machine, own_id(), true).unwrap();
+        let half = kept.with_file_name(LEFT);
+        fs::write(&half, "ra").unwrap();
         assert_eq!(generations.survey().unwrap().whole.len(), 1);
-        assert!(ram.exists() && !traded.exists());
-        // After it was taken.
-        fs::rename(&ram, &traded).unwrap();
-        assert_eq!(generations.survey().unwrap().whole.len(), 1);
-        assert!(ram.exists() && !traded.exists());
+        assert!(!half.exists());
+        // What runs on must not write into the past.
+        fs::write(machine.join(RAM), "gone on").unwrap();
+        assert_eq!(fs::read_to_string(kept).unwrap(), "ram");
     }
 }

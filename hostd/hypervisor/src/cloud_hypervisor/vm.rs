@@ -34,7 +34,8 @@ pub(super) struct CloudVm {
 }
 
 impl CloudVm {
-    pub(super) async fn start(driver: CloudHypervisor, launch: Launch) -> Result<Arc<Self>, Error> {
+    pub(super) async fn start(driver: CloudHypervisor, mut launch: Launch) -> Result<Arc<Self>, Error> {
+        let laid_out = launch.take_laid_out();
         let socket = launch.socket.clone();
         let clock = Instant::now();
         let (driver, launch, begun) = blocking("starting the hypervisor", move || {
@@ -53,6 +54,7 @@ impl CloudVm {
             let taps = taps.into_iter().collect::<std::io::Result<Vec<_>>>();
             let taps = taps.map_err(|source| Error::Io { operation: "sharing the taps", source })?;
             if restoring.is_some() {
+                laid_out.await?;
                 api.restore(RESTORING, &LINKS.map(|(id, _)| id), taps).await?;
             } else {
                 boot(&api, &machine, taps).await?;

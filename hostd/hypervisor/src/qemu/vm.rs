@@ -45,7 +45,8 @@ pub(super) struct QemuVm {
 }
 
 impl QemuVm {
-    pub(super) async fn start(qemu: Qemu, launch: Launch) -> Result<Arc<Self>, Error> {
+    pub(super) async fn start(qemu: Qemu, mut launch: Launch) -> Result<Arc<Self>, Error> {
+        let laid_out = launch.take_laid_out();
         let (directory, socket, origin) = (launch.directory.clone(), launch.socket.clone(), launch.origin);
         let clock = Instant::now();
         let newborn = tokio::task::spawn_blocking(move || start::start(&qemu, &launch))
@@ -56,6 +57,7 @@ impl QemuVm {
             let qmp = Qmp::connect(socket, START_LIMIT).await?;
             let answered = clock.elapsed();
             if origin == Origin::Saved {
+                laid_out.await?;
                 restore(&qmp, &directory).await?;
             }
             tracing::debug!(?spawned, ?answered, ready = ?clock.elapsed(), "started QEMU");

@@ -137,6 +137,7 @@ impl Machine {
             ctl_tap: net.ctl,
             eth_tap: net.eth,
             origin,
+            laid_out: None,
         };
         Ok((launch, guest))
     }
