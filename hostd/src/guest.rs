@@ -116,9 +116,38 @@ impl Control {
         }
     }
 
-    /// Freezes the user's processes, before a capture.
-    pub async fn freeze(&mut self, limit: Duration) -> Result<(), GuestError> {
-        self.done(&Command::Freeze, limit).await
+    /// Freezes the user's processes, before a capture. A guest that does not know
+    /// how to `rehearse` ends the connection.
+    pub async fn freeze(&mut self, rehearse: bool, limit: Duration) -> Result<(), GuestError> {
+        let mut frames = Vec::new();
+        if rehearse {
+            frames.extend(encode(Kind::Control, &Command::Rehearse)?);
+        }
+        frames.extend(encode(Kind::Control, &Command::Freeze)?);
+        self.0.write_all(&frames).await?;
+        if rehearse && let Err(error) = self.answered(limit).await {
+            match error {
+                GuestError::Refused(reason) => tracing::debug!(reason, "nothing is rehearsed"),
+                error => return Err(error),
+            }
+        }
+        self.answered(limit).await
+    }
+
+    /// The same on a connection of its own, which is returned.
+    pub async fn frozen(link: &Link, mut rehearse: bool, limit: Duration) -> Result<Self, GuestError> {
+        loop {
+            let up = timeout(limit, Self::when_up(link)).await;
+            let mut control = up.unwrap_or(Err(GuestError::Silent))?;
+            match control.freeze(rehearse, limit).await {
+                Ok(()) => return Ok(control),
+                Err(GuestError::Io(_)) if rehearse => rehearse = false,
+                Err(error) => {
+                    let _ = control.thaw(limit).await;
+                    return Err(error);
+                }
+            }
+        }
     }
 
     /// Thaws them: a capture is done, or was given up. Time hardly passed.

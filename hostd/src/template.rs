@@ -154,7 +154,8 @@ async fn save(host: &Host, machine: &Machine, powered: &Powered, limit: Duration
     if let Err(error) = guest::run(&powered.network.link, FAMILIAR, FREEZE).await {
         tracing::debug!(%error, "a template's copies will be slow at first");
     }
-    control.freeze(FREEZE).await.map_err(|error| Error::Guest(error.to_string()))?;
+    let rehearse = host.driver.capabilities().rehearse;
+    control.freeze(rehearse, FREEZE).await.map_err(|error| Error::Guest(error.to_string()))?;
     control.part().await;
     powered.vm.pause().await?;
     powered.vm.save().await?;

@@ -161,6 +161,9 @@ pub enum Control {
     Shutdown(Shutdown),
     /// Before every repair, and whenever it changes.
     Equip(Equip),
+    /// Before a freeze whose capture is resumed where guests are emulated, and a
+    /// CPU is idle: a shell is run for nobody then, so that the next is faster.
+    Rehearse,
 }
 
 /// What the machine needs to reach the world as the host wants it to.

@@ -119,6 +119,7 @@ fn control() {
     let equip =
         Equip { authority: "pem".into(), roots: "x".into(), environment: vec![("A".into(), "b".into())] };
     pin(Kind::Control, Control::Equip(equip), "0d000000 09 06 03 70656d 01 78 01 0141 0162");
+    pin(Kind::Control, Control::Rehearse, "02000000 09 07");
     pin(Kind::Answer, Answer::Done, "02000000 0a 00");
     let vitals = Vitals {
         uptime_ms: 1,

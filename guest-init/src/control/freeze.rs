@@ -6,10 +6,7 @@ use std::{
     io::{self, PipeWriter, Read as _, Seek as _, Write as _},
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{
-        Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -30,8 +27,7 @@ pub struct Freezer {
     entrance: OnceLock<OwnedFd>,
     frozen: Mutex<bool>,
     thawed: Condvar,
-    freezes: AtomicU64,
-    /// Who is told of every freeze, and of every thaw after it.
+    /// Who is told of the next freeze, and of the thaw after it.
     listener: Mutex<Option<PipeWriter>>,
 }
 
@@ -42,7 +38,6 @@ impl Freezer {
             entrance: OnceLock::new(),
             frozen: Mutex::new(false),
             thawed: Condvar::new(),
-            freezes: AtomicU64::new(0),
             listener: Mutex::default(),
         }
     }
@@ -57,14 +52,9 @@ impl Freezer {
         frozen
     }
 
-    /// Has this one told of what happens from here on, instead of the one before.
-    /// In a frozen machine that is told at once.
+    /// Has this one told of the next freeze and thaw, instead of the one before.
     pub fn tell(&self, listener: PipeWriter) {
-        let frozen = self.lock();
         *self.listener() = Some(listener);
-        if *frozen {
-            self.announce();
-        }
     }
 
     fn announce(&self) {
@@ -96,7 +86,6 @@ impl Freezer {
         match wait_for(cgroup, "frozen 1", FREEZE_WITHIN) {
             Ok(()) => {
                 if !std::mem::replace(&mut *frozen, true) {
-                    self.freezes.fetch_add(1, Ordering::Relaxed);
                     self.announce();
                 }
                 Ok(())
@@ -114,14 +103,10 @@ impl Freezer {
         write(cgroup, "cgroup.freeze", "0")?;
         if std::mem::take(&mut *frozen) {
             self.announce();
+            *self.listener() = None;
         }
         self.thawed.notify_all();
         Ok(())
-    }
-
-    /// How often it has been.
-    pub fn freezes(&self) -> u64 {
-        self.freezes.load(Ordering::Relaxed)
     }
 
     pub fn is_frozen(&self) -> bool {
@@ -224,19 +209,18 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_hears_of_changes_only() {
+    fn the_last_listener_hears_of_it() {
         let freezer = Freezer::new(None);
-        let (mut heard, listener) = io::pipe().unwrap();
+        let (mut replaced, listener) = io::pipe().unwrap();
         freezer.tell(listener);
-        *freezer.lock() = true;
-        let (mut late, listener) = io::pipe().unwrap();
+        let (mut heard, listener) = io::pipe().unwrap();
         freezer.tell(listener);
         freezer.announce();
         drop(freezer);
         let mut words = Vec::new();
-        heard.read_to_end(&mut words).unwrap();
+        replaced.read_to_end(&mut words).unwrap();
         assert!(words.is_empty());
-        late.read_to_end(&mut words).unwrap();
-        assert_eq!(words, b"!!");
+        heard.read_to_end(&mut words).unwrap();
+        assert_eq!(words, b"!");
     }
 }

@@ -102,11 +102,14 @@ fn greeting(account: &Account) -> Vec<u8> {
         .collect()
 }
 
+fn null() -> Result<File> {
+    File::options().read(true).write(true).open("/dev/null").during("open", "/dev/null")
+}
+
 /// Runs a program of the machine as the user, for guest-init's own purposes.
 pub fn errand(guest: &Guest, program: &str, arguments: &[&str]) -> Result<(Child, OwnedFd)> {
     let account = guest.account();
     let (reader, writer) = io::pipe().during("make", "a pipe")?;
-    let null = || File::options().read(true).write(true).open("/dev/null").during("open", "/dev/null");
     let program = Program {
         path: program.into(),
         arguments: [program].iter().chain(arguments).map(OsString::from).collect(),
@@ -120,25 +123,26 @@ pub fn errand(guest: &Guest, program: &str, arguments: &[&str]) -> Result<(Child
 /// A process that waits for a word and then, unless there is another within a
 /// moment, becomes a shell that runs a line, as a user's command would. It is none
 /// of the user's processes, and reads none of the user's files. Returned is where
-/// to say the word, and what is hung up when the process ends.
-pub fn rehearsal(guest: &Guest, line: &str, moment: &Timespec) -> Result<(PipeWriter, OwnedFd)> {
+/// to say the word; dropped, the process ends.
+pub fn rehearsal(guest: &Guest, line: &str, moment: &Timespec) -> Result<PipeWriter> {
     let account = guest.account();
     let (heard, word) = io::pipe().during("make", "a pipe")?;
-    let (output, stdout) = io::pipe().during("make", "a pipe")?;
-    let stdout = OwnedFd::from(stdout);
-    let copy = || stdout.try_clone().during("share", "a pipe");
+    let null = OwnedFd::from(null()?);
+    let copy = || null.try_clone().during("share", "/dev/null");
     let variables = environment::login(&account, guest.equipment.variables(), &[]);
     let program = Program {
         path: "/bin/bash".into(),
         arguments: ["bash", "--norc", "-c", line].map(OsString::from).into(),
         environment: variables.into_iter().filter(|(name, _)| name != "BASH_ENV").collect(),
-        streams: [copy()?, copy()?, stdout],
+        streams: [copy()?, copy()?, null],
     };
     let prepare = Prepare::new(guest, account, false)?;
     let before_exec = || {
         // It stays for long, and what it holds would never be closed.
         close_all_but(&heard)?;
-        rustix::io::read(&heard, &mut [0; 1])?;
+        if rustix::io::read(&heard, &mut [0; 1])? == 0 {
+            return Err(Errno::CANCELED);
+        }
         prepare.before_exec()?;
         match poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(moment))? {
             0 => Ok(()),
@@ -147,7 +151,7 @@ pub fn rehearsal(guest: &Guest, line: &str, moment: &Timespec) -> Result<(PipeWr
     };
     program.start_later(&before_exec).during("run", "a shell")?;
     guest.children.bury_others();
-    Ok((word, output.into()))
+    Ok(word)
 }
 
 /// Beside standard input, output and error.

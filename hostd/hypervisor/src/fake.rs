@@ -109,7 +109,7 @@ impl Driver for Fake {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { save: true, pause: true }
+        Capabilities { save: true, pause: true, rehearse: false }
     }
 
     async fn start(&self, mut launch: Launch) -> Result<Arc<dyn Vm>, Error> {

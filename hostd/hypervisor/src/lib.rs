@@ -70,6 +70,9 @@ pub struct Capabilities {
     pub save: bool,
     /// A machine that is up can be frozen and continued in place.
     pub pause: bool,
+    /// Guests' code is translated as they run it, by more than one core: what they
+    /// have run on an idle CPU is faster on another.
+    pub rehearse: bool,
 }
 
 /// Everything a start needs. Descriptors are consumed by it.

@@ -206,8 +206,8 @@ impl Actor {
                 let renamed = self.rename(name).await;
                 reply(answer, renamed);
             }
-            Ask::Capture(why, answer) => {
-                let captured = self.capture(why).await;
+            Ask::Capture(why, copies, answer) => {
+                let captured = self.capture(why, copies).await;
                 // Nobody waits for it any more: it is nobody's.
                 if let Err(Ok(generation)) = answer.send(captured.map_err(Refusal::from)) {
                     self.host.archive.release(&generation.id).await;

@@ -20,7 +20,7 @@ pub struct Restored {
 
 impl Actor {
     /// Freezes this moment. The generation is returned held.
-    pub async fn capture(&mut self, why: Why) -> Result<Arc<Generation>> {
+    pub async fn capture(&mut self, why: Why, copies: usize) -> Result<Arc<Generation>> {
         if let Why::Snapshot(label) = &why {
             let taken = self.host.archive.point(&self.record.id, &Point::Label(label.clone())).is_ok();
             if taken {
@@ -39,7 +39,7 @@ impl Actor {
         }
         let archive = &self.host.archive;
         let generation = match (self.record.state, self.record.sleeps_in.clone()) {
-            (State::Running, _) => self.capture_running(why).await?,
+            (State::Running, _) => self.capture_running(why, copies).await?,
             (State::Paused, _) => self.freeze(why).await?,
             // Asleep, or not started since a restore: what it sleeps in is frozen already.
             (_, Some(asleep)) if why == Why::Fork => {
@@ -67,11 +67,12 @@ impl Actor {
         Ok(generation)
     }
 
-    async fn capture_running(&mut self, why: Why) -> Result<Arc<Generation>> {
+    async fn capture_running(&mut self, why: Why, copies: usize) -> Result<Arc<Generation>> {
         // 1. What a reflink would have to flush is flushed while the machine runs.
         self.host.storage.presync(&self.record.id).await?;
         // 2. It stands still for milliseconds.
-        let control = self.quiesce(For::Capture).await?;
+        let what = if copies > 1 { For::Captures } else { For::Capture };
+        let control = self.quiesce(what).await?;
         fault::point("capture.frozen");
         let frozen = self.freeze(why).await;
         // 3. It goes on, whatever became of that.

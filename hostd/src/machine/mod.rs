@@ -41,8 +41,9 @@ pub enum Ask {
     Restart(Answer),
     Remove(Answer),
     Rename(MachineName, Answer),
-    /// Freeze this moment. The generation comes held; whoever asked releases it.
-    Capture(Why, Answer<Arc<Generation>>),
+    /// Freeze this moment, to make so many copies of it at once. The generation
+    /// comes held; whoever asked releases it.
+    Capture(Why, usize, Answer<Arc<Generation>>),
     Restore(Point, Answer),
     Policy(Policy, Answer),
     /// Stand still: there is no room for what it writes.
@@ -126,8 +127,8 @@ impl Handle {
         self.ask(|answer| Ask::Rename(name, answer)).await
     }
 
-    pub async fn capture(&self, why: Why) -> Result<Arc<Generation>, Refusal> {
-        self.ask(|answer| Ask::Capture(why, answer)).await
+    pub async fn capture(&self, why: Why, copies: usize) -> Result<Arc<Generation>, Refusal> {
+        self.ask(|answer| Ask::Capture(why, copies, answer)).await
     }
 
     pub async fn restore(&self, point: Point) -> Result<(), Refusal> {

@@ -28,6 +28,8 @@ const COUNT: Duration = Duration::from_secs(60);
 pub enum For {
     /// It goes on in a moment, on the same connection.
     Capture,
+    /// The same, and the copies are many: they have no core to rehearse on.
+    Captures,
     Sleep,
 }
 
@@ -172,20 +174,8 @@ impl Actor {
     pub async fn quiesce(&mut self, what: For) -> Result<Option<Control>> {
         let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
         let link = &up.powered.network.link;
-        let frozen = async {
-            let mut control = tokio::time::timeout(FREEZE, Control::when_up(link))
-                .await
-                .map_err(|_| Error::Guest("the guest does not answer".into()))?
-                .map_err(lost)?;
-            match control.freeze(FREEZE).await {
-                Ok(()) => Ok(control),
-                Err(error) => {
-                    let _ = control.thaw(FREEZE).await;
-                    Err(lost(error))
-                }
-            }
-        };
-        let mut control = Some(frozen.await?);
+        let rehearse = self.host.driver.capabilities().rehearse && what != For::Captures;
+        let mut control = Some(Control::frozen(link, rehearse, FREEZE).await.map_err(lost)?);
         if what == For::Sleep
             && let Some(control) = control.take()
         {

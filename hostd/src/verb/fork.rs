@@ -30,7 +30,7 @@ pub async fn fork(
     host.ledger.check_machines(user, more, record.disk)?;
     // 2. One capture, held until every child has its own hold on it.
     progress.say(format!("capturing {}", record.name));
-    let generation = source.capture(Why::Fork).await?;
+    let generation = source.capture(Why::Fork, names.len()).await?;
     let heritage = new::Heritage::of(&record, no_secrets);
     let mut children = Vec::new();
     let mut refused = None;

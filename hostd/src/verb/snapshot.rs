@@ -32,7 +32,7 @@ pub async fn snapshot(
         ));
     }
     progress.say(format!("capturing {name}"));
-    let generation = handle.capture(Why::Snapshot(label.clone())).await?;
+    let generation = handle.capture(Why::Snapshot(label.clone()), 1).await?;
     host.archive.release(&generation.id).await;
     Ok(Reply::Point(view(host, &generation, label.to_string()).await?))
 }

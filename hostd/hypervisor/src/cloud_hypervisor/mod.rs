@@ -90,7 +90,7 @@ impl Driver for CloudHypervisor {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { save: true, pause: true }
+        Capabilities { save: true, pause: true, rehearse: false }
     }
 
     async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error> {

@@ -25,8 +25,6 @@ pub(super) struct Arguments<'a> {
     pub(super) accelerator: Accelerator,
     pub(super) firmware: &'a Path,
     pub(super) tsc_khz: u32,
-    /// Whether two of a guest's CPUs run at the same time here.
-    pub(super) parallel: bool,
     pub(super) cpus: u32,
     /// In bytes, whole MiB.
     pub(super) memory: u64,
@@ -116,10 +114,6 @@ impl Arguments<'_> {
                 " mitigations=off nokaslr norandmaps no_timer_check tsc=reliable tsc_early_khz={khz} lpj={}",
                 u64::from(khz) * 4
             ));
-            if self.parallel {
-                // guest-init makes the other CPUs ready for a first command.
-                line.push_str(" berth.rehearse");
-            }
         }
         line
     }
@@ -146,7 +140,6 @@ mod tests {
             accelerator,
             firmware: Path::new("/usr/share/qemu/qboot.rom"),
             tsc_khz: 2_000_000,
-            parallel: true,
             cpus: 2,
             memory: 512 << 20,
             kernel: Path::new("/images/a,b/vmlinux"),
@@ -182,12 +175,6 @@ mod tests {
         let kvm = line(Accelerator::Kvm, Origin::Boot);
         assert!(!after(&kvm, "-append").contains("tsc"));
         assert!(!after(&kvm, "-append").contains("mitigations"));
-    }
-
-    #[test]
-    fn only_emulation_has_something_to_rehearse() {
-        assert!(after(&line(Accelerator::Tcg, Origin::Boot), "-append").contains("berth.rehearse"));
-        assert!(!after(&line(Accelerator::Kvm, Origin::Boot), "-append").contains("berth"));
     }
 
     #[test]

@@ -84,7 +84,9 @@ impl Driver for Qemu {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { save: true, pause: true }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let rehearse = self.accelerator == Accelerator::Tcg && cores > 1;
+        Capabilities { save: true, pause: true, rehearse }
     }
 
     async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error> {

@@ -20,7 +20,6 @@ pub(super) fn start(qemu: &Qemu, launch: &Launch) -> Result<Newborn, Error> {
         accelerator: qemu.accelerator,
         firmware: &qemu.firmware,
         tsc_khz: qemu.tsc_khz,
-        parallel: std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1),
         cpus: launch.cpus,
         memory: laid.memory,
         kernel: &launch.kernel,
