@@ -13,7 +13,7 @@ use rustix::time::Timespec;
 
 use crate::{
     error::{Context, Result},
-    exec,
+    exec::{self, Moment},
     guest::Guest,
 };
 
@@ -21,8 +21,13 @@ use crate::{
 const SCRIPT: &str = "case $- in *i*) ;; *) return ;; esac\n";
 /// Where no user has put anything.
 const PLACE: &str = "/run/berth/rehearsal";
-/// Longer than a host takes from the freeze to the capture, mostly.
-const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// Longer than a host takes from the freeze to the capture, mostly. Where nothing has
+/// to be translated, after a mere pause, one wakes up in time.
+const MOMENT: Moment = Moment { after: milliseconds(10), late: milliseconds(2) };
+
+const fn milliseconds(count: i64) -> Timespec {
+    Timespec { tv_sec: 0, tv_nsec: count * 1_000_000 }
+}
 
 /// For the next freeze, if there is a CPU to spare.
 pub fn prepare(guest: &Guest) -> Result<()> {

@@ -20,7 +20,7 @@ use rustix::{
     io::Errno,
     process::{Resource, Rlimit},
     stdio,
-    time::Timespec,
+    time::{ClockId, Timespec, clock_gettime},
 };
 
 use super::{
@@ -120,11 +120,19 @@ pub fn errand(guest: &Guest, program: &str, arguments: &[&str]) -> Result<(Child
     Ok((spawn(guest, program, &prepare, Role::Errand)?, reader.into()))
 }
 
-/// A process that waits for a word and then, unless there is another within a
+/// When a rehearsal begins.
+#[derive(Debug)]
+pub struct Moment {
+    pub after: Timespec,
+    /// Who wakes up sooner than this much later has nothing to rehearse.
+    pub late: Timespec,
+}
+
+/// A process that waits for a word and then, unless there is another before its
 /// moment, becomes a shell that runs a line, as a user's command would. It is none
 /// of the user's processes, and reads none of the user's files. Returned is where
 /// to say the word; dropped, the process ends.
-pub fn rehearsal(guest: &Guest, line: &str, moment: &Timespec) -> Result<PipeWriter> {
+pub fn rehearsal(guest: &Guest, line: &str, moment: &Moment) -> Result<PipeWriter> {
     let account = guest.account();
     let (heard, word) = io::pipe().during("make", "a pipe")?;
     let null = OwnedFd::from(null()?);
@@ -144,14 +152,18 @@ pub fn rehearsal(guest: &Guest, line: &str, moment: &Timespec) -> Result<PipeWri
             return Err(Errno::CANCELED);
         }
         prepare.before_exec()?;
-        match poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(moment))? {
-            0 => Ok(()),
-            _ => Err(Errno::CANCELED),
-        }
+        let before = now();
+        let more = poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&moment.after))?;
+        let late = now() - before - moment.after;
+        if more == 0 && late >= moment.late { Ok(()) } else { Err(Errno::CANCELED) }
     };
     program.start_later(&before_exec).during("run", "a shell")?;
     guest.children.bury_others();
     Ok(word)
+}
+
+fn now() -> Timespec {
+    clock_gettime(ClockId::Monotonic)
 }
 
 /// Beside standard input, output and error.

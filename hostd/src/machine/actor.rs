@@ -3,7 +3,8 @@
 //! It takes one ask at a time. Only the long wait for a booting guest is
 //! shared: logins that arrive meanwhile join it, and a stop or removal cuts it
 //! short. Every change of state goes through `berth_types::next`, is written
-//! to the store, and only then published and acknowledged.
+//! to the store, and only then published and acknowledged; but for the end of a
+//! pause, which nobody has to know of after a crash.
 
 use super::{Answer, Ask, Handle, Policy, Public, capture::Restored, monitor::Monitor, power::Powered};
 use crate::{

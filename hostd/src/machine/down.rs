@@ -17,7 +17,7 @@ impl Actor {
         let state = next(self.record.state, Event::Stop)?;
         // It has to run to shut down. One that no longer can has lost its power by now.
         if self.record.state == State::Paused
-            && let Err(error) = self.unpause().await
+            && let Err(error) = self.unpause(&mut Vec::new()).await
         {
             tracing::warn!(machine = %self.record.id, error = error.chain(), "did not go on to shut down");
             self.host.storage.forget_memory(&self.record.id);

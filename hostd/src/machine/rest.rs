@@ -1,7 +1,8 @@
 //! Resting: paused after a short idleness, asleep after a longer one.
 
 use super::{
-    actor::{Actor, Kept},
+    Answer,
+    actor::{Actor, Kept, Up, reply},
     power::{Powered, greet, lost},
 };
 use crate::{
@@ -143,7 +144,8 @@ impl Actor {
         Ok(())
     }
 
-    pub async fn unpause(&mut self) -> Result<()> {
+    /// Lets it run again. Those who wait for that are told if it does.
+    pub async fn unpause(&mut self, waiting: &mut Vec<Answer>) -> Result<()> {
         let state = next(self.record.state, Event::Start)?;
         let Some(mut up) = self.up.take() else { return Err(Error::Guest("it has no process".into())) };
         up.alarm = None;
@@ -153,12 +155,30 @@ impl Actor {
             greet(&self.host, &self.record, &up.powered, self.host.boot_limit()).await
         };
         match going.await {
-            Ok(control) => self.went_up(up.powered, control).await,
+            Ok(control) => {
+                self.ran_on(up.powered, control, waiting).await;
+                Ok(())
+            }
             Err(error) => {
                 up.powered.cut(&self.host).await;
                 Err(error)
             }
         }
+    }
+
+    /// It runs again, and whoever waits is told before that is written down: a
+    /// record that still says `paused` has a process, and whoever finds that has
+    /// it run.
+    async fn ran_on(&mut self, powered: Powered, control: Control, waiting: &mut Vec<Answer>) {
+        (self.record.state, self.record.held, self.paused) = (State::Running, None, None);
+        let monitor = self.monitor(&powered, control);
+        self.up = Some(Up { powered, monitor: Some(monitor), alarm: None });
+        self.publish();
+        waiting.drain(..).for_each(|answer| reply(answer, Ok(())));
+        if let Err(error) = self.persist().await {
+            tracing::error!(machine = %self.record.id, error = error.chain(), "cannot write down that it runs");
+        }
+        self.record_event(State::Running.to_string(), String::new()).await;
     }
 
     fn idle_for(&self) -> Duration {
@@ -287,7 +307,7 @@ impl Actor {
         if self.up.as_ref().is_some_and(|up| up.monitor.is_none()) {
             // It was paused; it runs now, which is safe.
             self.record.state = State::Paused;
-            if let Err(error) = self.unpause().await {
+            if let Err(error) = self.unpause(&mut Vec::new()).await {
                 self.broke(error.chain()).await;
             }
             return;

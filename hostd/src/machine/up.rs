@@ -28,9 +28,8 @@ impl Actor {
                 answers.into_iter().for_each(|answer| reply(answer, Err(full.clone().into())));
                 return;
             }
-            match self.unpause().await {
-                Ok(()) => answers.into_iter().for_each(|answer| reply(answer, Ok(()))),
-                Err(error) => self.did_not_start(error, answers).await,
+            if let Err(error) = self.unpause(&mut answers).await {
+                self.did_not_start(error, answers).await;
             }
             return;
         }
