@@ -12,6 +12,7 @@ use crate::{
     control::{equip::Equipment, freeze::Freezer},
     error::{Context, Result},
     forward::tickets::Tickets,
+    rehearse::Rehearser,
     server::streams::Streams,
 };
 
@@ -33,6 +34,7 @@ pub struct Guest {
     pub program: PathBuf,
     pub children: Children,
     pub freezer: Freezer,
+    pub rehearser: Rehearser,
     pub equipment: Equipment,
     pub tickets: Tickets,
     pub streams: Streams,
@@ -47,6 +49,7 @@ impl Guest {
             program,
             children: Children::default(),
             freezer,
+            rehearser: Rehearser::default(),
             equipment: Equipment::default(),
             tickets: Tickets::default(),
             streams: Streams::default(),

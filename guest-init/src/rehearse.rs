@@ -7,14 +7,24 @@
 //! it there is nothing else to do, though, and a capture is made there: who then
 //! waits for a moment of guest time wakes up after the resume.
 
-use std::{fs, path::Path, thread};
+use std::{
+    fs,
+    io::{self, PipeReader},
+    path::Path,
+    sync::{
+        Arc, OnceLock,
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread,
+};
 
 use rustix::time::Timespec;
 
 use crate::{
+    control::freeze::Freezer,
     error::{Context, Result},
     exec::{self, Moment},
-    guest::Guest,
+    guest::{self, Guest},
 };
 
 /// As a shell's start-up file begins on Debian, which a command by ssh reads.
@@ -29,14 +39,37 @@ const fn milliseconds(count: i64) -> Timespec {
     Timespec { tv_sec: 0, tv_nsec: count * 1_000_000 }
 }
 
-/// For the next freeze, if there is a CPU to spare.
-pub fn prepare(guest: &Guest) -> Result<()> {
+/// Who is asked for a rehearsal; nobody where no CPU is to spare.
+#[derive(Debug, Default)]
+pub struct Rehearser(OnceLock<SyncSender<PipeReader>>);
+
+/// Waits to be asked, from now on.
+pub fn start(guest: &Arc<Guest>) -> Result<()> {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         return Ok(());
     }
-    if !Path::new(PLACE).exists() {
-        fs::write(PLACE, SCRIPT).during("write", PLACE)?;
-    }
-    guest.freezer.tell(exec::rehearsal(guest, &format!(". {PLACE}"), &MOMENT)?);
+    let (asked, asks) = sync_channel(1);
+    let rehearsing = Arc::clone(guest);
+    guest::spawn("rehearsal", move || {
+        for heard in asks {
+            // Without it a first command is slower, and that is all.
+            let _ = exec::rehearse(&rehearsing, &heard, &format!(". {PLACE}"), &MOMENT);
+        }
+    })?;
+    let _ = guest.rehearser.0.set(asked);
     Ok(())
+}
+
+impl Rehearser {
+    /// In the next freeze. One that is still under way is enough.
+    pub fn ask(&self, freezer: &Freezer) -> Result<()> {
+        let Some(asked) = self.0.get() else { return Ok(()) };
+        if !Path::new(PLACE).exists() {
+            fs::write(PLACE, SCRIPT).during("write", PLACE)?;
+        }
+        let (heard, word) = io::pipe().during("make", "a pipe")?;
+        freezer.tell(word);
+        let _ = asked.try_send(heard);
+        Ok(())
+    }
 }

@@ -27,7 +27,7 @@ use crate::{
     control::freeze::Freezer,
     error::{Context, Result},
     guest::{self, Guest},
-    server,
+    rehearse, server,
 };
 
 pub use console::{report, say};
@@ -61,6 +61,7 @@ pub fn run() -> Result<()> {
     let guest = Guest::start(Who::Dev, PROGRAM.into(), Freezer::new(Some(user)))?;
     let asked = Arc::clone(&guest);
     guest::spawn("signals", move || waiting.serve(&asked))?;
+    report(rehearse::start(&guest));
     server::serve(&guest, &listener)
 }
 

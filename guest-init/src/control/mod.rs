@@ -13,7 +13,6 @@ use berth_guest_protocol::{Answer, Control, Kind, decode};
 use crate::{
     error::Result,
     guest::Guest,
-    rehearse,
     server::wire::{Wire, unexpected},
 };
 
@@ -40,7 +39,7 @@ fn answer(guest: &Arc<Guest>, request: Control) -> Answer {
             rustix::fs::sync();
             guest.freezer.freeze()
         }
-        Control::Rehearse => rehearse::prepare(guest),
+        Control::Rehearse => guest.rehearser.ask(&guest.freezer),
         Control::Thaw => guest.freezer.thaw(),
         Control::Equip(equip) => {
             guest.equipment.take(equip);

@@ -40,16 +40,6 @@ impl Program {
     /// `prepare` is what the child does first, on our memory: it makes system calls
     /// and nothing else. One that cannot execute is left to the reaper.
     pub fn start(&self, cgroup: Option<BorrowedFd<'_>>, prepare: Prepare<'_>) -> io::Result<Pid> {
-        self.make(libc::CLONE_VM | libc::CLONE_VFORK, cgroup, prepare)
-    }
-
-    /// The same on a copy of our memory: the child may take its time, and nobody
-    /// hears whether it executes.
-    pub fn start_later(&self, prepare: Prepare<'_>) -> io::Result<Pid> {
-        self.make(0, None, prepare)
-    }
-
-    fn make(&self, flags: i32, cgroup: Option<BorrowedFd<'_>>, prepare: Prepare<'_>) -> io::Result<Pid> {
         let path = CString::new(self.path.as_os_str().as_bytes())?;
         let arguments = self.arguments.iter().map(|word| CString::new(word.as_bytes()));
         let arguments: Vec<_> = arguments.collect::<Result<_, _>>()?;
@@ -67,7 +57,7 @@ impl Program {
             prepare,
             failed: None,
         };
-        let pid = without_signals(|| newborn.clone(flags, cgroup))?;
+        let pid = without_signals(|| newborn.clone(cgroup))?;
         match newborn.failed {
             None => Ok(pid),
             Some(errno) => Err(errno.into()),
@@ -90,24 +80,24 @@ struct Newborn<'a> {
 }
 
 impl Newborn<'_> {
-    /// With our memory (CLONE_VM), returns when the child has executed or given up.
+    /// Returns when the child has executed or has given up.
     #[allow(unsafe_code)]
-    fn clone(&mut self, flags: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Pid> {
+    fn clone(&mut self, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Pid> {
         let mut stack = vec![MaybeUninit::<u128>::uninit(); STACK / size_of::<u128>()];
         let into = if cgroup.is_some() { CLONE_INTO_CGROUP } else { 0 };
+        let flags = (libc::CLONE_VM | libc::CLONE_VFORK).unsigned_abs();
         // SAFETY: all of its fields are numbers, for which zero is a value.
         let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-        arguments.flags = u64::from(flags.unsigned_abs()) | into;
+        arguments.flags = u64::from(flags) | into;
         arguments.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
         arguments.stack = stack.as_mut_ptr() as u64;
         arguments.stack_size = STACK as u64;
         arguments.cgroup = cgroup.map_or(0, |fd| u64::from(fd.as_raw_fd().unsigned_abs()));
         let result: i64;
-        // SAFETY: clone3 reads `arguments`, of which it is told the size. What the child
+        // SAFETY: clone3 reads `arguments`, of which it is told the size. This thread
+        // sleeps until the child has executed or ended (CLONE_VFORK), so what the child
         // uses outlives its use: `self`, and a stack that nobody else has, 16 bytes
-        // aligned as a call wants it. Either they are copies, or this thread sleeps until
-        // the child has executed or ended (CLONE_VM is only set with CLONE_VFORK). The
-        // child never gets past this block.
+        // aligned as a call wants it. The child never gets past this block.
         unsafe {
             std::arch::asm!(
                 "syscall",

@@ -14,7 +14,7 @@ use berth_guest_protocol::{Exec, Opened};
 
 use crate::{error::Result, guest::Guest, server::wire::Wire};
 
-pub use spawn::{Moment, errand, rehearsal};
+pub use spawn::{Moment, errand, rehearse};
 
 pub fn run(guest: &Arc<Guest>, wire: &mut Wire, request: &Exec) -> Result<()> {
     let _executing = guest.streams.execute();

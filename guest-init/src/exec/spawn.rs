@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::{CString, OsStr, OsString},
     fs::File,
-    io::{self, PipeWriter, Read as _},
+    io::{self, PipeReader, Read as _},
     mem::MaybeUninit,
     os::{
         fd::{AsRawFd, OwnedFd},
@@ -130,11 +130,10 @@ pub struct Moment {
 
 /// A process that waits for a word and then, unless there is another before its
 /// moment, becomes a shell that runs a line, as a user's command would. It is none
-/// of the user's processes, and reads none of the user's files. Returned is where
-/// to say the word; dropped, the process ends.
-pub fn rehearsal(guest: &Guest, line: &str, moment: &Moment) -> Result<PipeWriter> {
+/// of the user's processes, and reads none of the user's files. Returns when it has
+/// become one, or has ended because there was no word or another.
+pub fn rehearse(guest: &Guest, heard: &PipeReader, line: &str, moment: &Moment) -> Result<()> {
     let account = guest.account();
-    let (heard, word) = io::pipe().during("make", "a pipe")?;
     let null = OwnedFd::from(null()?);
     let copy = || null.try_clone().during("share", "/dev/null");
     let variables = environment::login(&account, guest.equipment.variables(), &[]);
@@ -146,20 +145,20 @@ pub fn rehearsal(guest: &Guest, line: &str, moment: &Moment) -> Result<PipeWrite
     };
     let prepare = Prepare::new(guest, account, false)?;
     let before_exec = || {
-        // It stays for long, and what it holds would never be closed.
-        close_all_but(&heard)?;
-        if rustix::io::read(&heard, &mut [0; 1])? == 0 {
+        // What it holds while it waits would not be closed.
+        close_all_but(heard)?;
+        if rustix::io::read(heard, &mut [0; 1])? == 0 {
             return Err(Errno::CANCELED);
         }
         prepare.before_exec()?;
         let before = now();
-        let more = poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&moment.after))?;
+        let more = poll(&mut [PollFd::new(heard, PollFlags::IN)], Some(&moment.after))?;
         let late = now() - before - moment.after;
         if more == 0 && late >= moment.late { Ok(()) } else { Err(Errno::CANCELED) }
     };
-    program.start_later(&before_exec).during("run", "a shell")?;
+    let started = program.start(None, &before_exec);
     guest.children.bury_others();
-    Ok(word)
+    started.map(drop).during("run", "a shell")
 }
 
 fn now() -> Timespec {
