@@ -91,6 +91,7 @@ impl Freezer {
                 Ok(())
             }
             Err(error) => {
+                *self.listener() = None;
                 write(cgroup, "cgroup.freeze", "0")?;
                 Err(error)
             }

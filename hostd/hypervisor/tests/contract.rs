@@ -38,6 +38,7 @@ const CASES: &[(&str, Case)] = &[
     ("missing_disk", faults::missing_disk),
     ("save_while_running", faults::save_while_running),
     ("a_start_given_up", faults::a_start_given_up),
+    ("memory_that_comes_late", lifecycle::memory_that_comes_late),
 ];
 
 /// For drivers with guests and processes of their own.
@@ -55,6 +56,7 @@ const GUEST_CASES: &[(&str, Case)] = &[
     ("one_disk_one_machine", faults::one_disk_one_machine),
     ("missing_kernel", faults::missing_kernel),
     ("memory_of_another_size", faults::memory_of_another_size),
+    ("memory_that_never_comes", faults::memory_that_never_comes),
 ];
 
 /// For those that can be slowed down, and whose restore maps memory by itself.

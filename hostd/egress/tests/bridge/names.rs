@@ -130,7 +130,8 @@ fn addresses_that_are_refused_are_not_even_told() {
     }
     assert_eq!(asked.load(Ordering::Relaxed), before + 1);
     // What is on the machine's link stays refused, whatever a rule allows.
-    drop(world.guest.connect("10.77.0.3:5432").unwrap());
+    // The reset may be there before the connection is seen to be made.
+    drop(world.guest.connect("10.77.0.3:5432"));
     world.refused(LINK);
 }
 

@@ -11,7 +11,7 @@ use nix::{
     unistd::Pid,
 };
 use std::{fs::File, time::Duration};
-use tokio::time::timeout;
+use tokio::{sync::oneshot, time::timeout};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -141,6 +141,24 @@ pub fn save_while_running(subject: &Subject) -> Result<()> {
         ensure!(matches!(saved, Err(Error::Refused { .. })), "{saved:?}");
         ensure!(!machine.directory.join("state").exists());
         running.vm.kill().await?;
+        Ok(())
+    })
+}
+
+/// Nobody waits for what will not come.
+pub fn memory_that_never_comes(subject: &Subject) -> Result<()> {
+    let machine = Machine::empty(subject)?;
+    let template = subject.template()?.context("needs a guest")?;
+    machine.lay(template, &["disk", "ram", "state"])?;
+    block_on(async {
+        let (mut launch, _) = machine.launch(Origin::Saved)?;
+        let (laid, laid_out) = oneshot::channel();
+        launch.laid_out = Some(laid_out);
+        drop(laid);
+        let started = timeout(LIMIT, machine.driver.start(launch)).await.context("it hangs")?;
+        ensure!(started.is_err(), "it started");
+        gone(&machine).await?;
+        machine.wake(template).await.context("waking it after that")?.vm.kill().await?;
         Ok(())
     })
 }

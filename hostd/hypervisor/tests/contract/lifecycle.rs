@@ -11,9 +11,11 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use berth_hypervisor::Origin;
 use std::{
+    fs::File,
     os::unix::fs::MetadataExt,
     time::{Duration, Instant},
 };
+use tokio::sync::oneshot;
 
 /// Silence of this length is a pause, not a slow guest.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -84,6 +86,41 @@ pub fn save_and_restore(subject: &Subject) -> Result<()> {
             guest.run("sudo dd if=/dev/vda of=/dev/null bs=1M count=4 iflag=direct 2>/dev/null")?;
         }
         restored.vm.kill().await?;
+        Ok(())
+    })
+}
+
+/// What is in its memory arrives when its process is there already.
+pub fn memory_that_comes_late(subject: &Subject) -> Result<()> {
+    block_on(async {
+        let (machine, running) = Machine::running(subject).await?;
+        running.vm.pause().await?;
+        running.vm.save().await?;
+        running.vm.kill().await?;
+        let ram = machine.directory.join("ram");
+        let aside = ram.with_extension("aside");
+        std::fs::rename(&ram, &aside)?;
+        File::create(&ram)?.set_len(aside.metadata()?.len())?;
+        let (mut launch, guest) = machine.launch(Origin::Saved)?;
+        let (laid, laid_out) = oneshot::channel();
+        launch.laid_out = Some(laid_out);
+        let filling = async {
+            while guest.is_some() && machine.processes()?.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            std::io::copy(&mut File::open(&aside)?, &mut File::options().write(true).open(&ram)?)?;
+            ensure!(laid.send(()).is_ok(), "nobody waited for it");
+            Ok(())
+        };
+        let (started, filled) = tokio::join!(machine.driver.start(launch), filling);
+        filled?;
+        let vm = started?;
+        machine.watch(&vm)?;
+        vm.resume().await?;
+        if let Some(guest) = &guest {
+            ensure!(guest.answers(SOON), "a guest whose memory came late does not answer");
+        }
+        vm.kill().await?;
         Ok(())
     })
 }

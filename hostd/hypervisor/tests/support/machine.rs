@@ -154,7 +154,7 @@ impl Machine {
         Ok(Running { vm, guest })
     }
 
-    fn watch(&self, vm: &Arc<dyn Vm>) -> Result<()> {
+    pub fn watch(&self, vm: &Arc<dyn Vm>) -> Result<()> {
         let pid = Pid::from_raw(vm.pid()).context("a pid of 0")?;
         let mut started = self.started.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
         started.push(pidfd_open(pid, PidfdFlags::empty())?);
