@@ -62,7 +62,13 @@ pub async fn watch(host: Arc<Host>) {
             Room::Enough => {
                 busiest(&host, &mut written);
             }
-            Room::Little => held |= hold(busiest(&host, &mut written), free).await,
+            Room::Little => {
+                if hold(busiest(&host, &mut written), free).await {
+                    held = true;
+                    // What the others wrote so far did no harm.
+                    written.clear();
+                }
+            }
             Room::Hardly => held |= hold(running(&host), free).await,
         }
         let pace = if free < reserve.saturating_mul(2) { ALERT } else { CALM };
@@ -91,7 +97,7 @@ fn running(host: &Host) -> Vec<Handle> {
     host.fleet.all().into_iter().filter(|handle| handle.record().state == State::Running).collect()
 }
 
-/// Who wrote most since room became scarce, if that is more than anybody needs.
+/// Who wrote most since room became scarce or another was held, if that is more than anybody needs.
 fn busiest(host: &Host, before: &mut HashMap<MachineId, u64>) -> Option<Handle> {
     let since = running(host).into_iter().filter_map(|handle| {
         let now = written(&handle)?;
