@@ -36,10 +36,12 @@ setup-bench:
 
 build: setup ## Build the programs, in release mode
 	@cargo build --release -p berth-cli -p berth-hostd -p berth-gateway -p berth-egress --bins
+	@cargo build --release -p berth-linked
 	@RUSTFLAGS="-C target-feature=+crt-static" \
 	    cargo build --profile guest -p berth-guest-init --target $(STATIC)
 	@mkdir -p $(BIN)
-	@scripts/place $(BIN) $(RELEASED:%=$(TARGET)/release/%) $(TARGET)/$(STATIC)/guest/berth-guest-init
+	@scripts/place $(BIN) $(RELEASED:%=$(TARGET)/release/%) $(TARGET)/$(STATIC)/guest/berth-guest-init \
+	    $(TARGET)/release/libberth_linked.so
 
 image: build ## Make the base image, or bring it up to date
 	@$(AS_ROOT) $(BERTH) image build

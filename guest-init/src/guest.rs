@@ -93,3 +93,11 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         .during("start the thread", name)
         .map(drop)
 }
+
+/// Has the calling thread run when nobody else wants to; what it starts is as any.
+#[allow(unsafe_code)]
+pub fn yield_to_others() {
+    let policy = libc::SCHED_IDLE | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: reads one number, and there is one. A kernel that refuses changes nothing.
+    unsafe { libc::sched_setscheduler(0, policy, &libc::sched_param { sched_priority: 0 }) };
+}

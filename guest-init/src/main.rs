@@ -12,6 +12,7 @@ mod forward;
 mod guest;
 #[cfg(feature = "hosted")]
 mod hosted;
+mod incarnation;
 mod rehearse;
 mod server;
 mod sftp;

@@ -3,9 +3,9 @@
 //! waits for little else. So while the host repairs a machine on one CPU, the
 //! others are made ready for what comes next.
 //!
-//! Nothing tells a guest that it was away. Between a freeze and the thaw after
-//! it there is nothing else to do, though, and a capture is made there: who then
-//! waits for a moment of guest time wakes up after the resume.
+//! A capture is made between a freeze and the thaw after it, and nothing tells a
+//! guest that it was away. So a process looks again and again, from the one to the
+//! other, who emulates it (`incarnation`), and begins when that is somebody else.
 
 use std::{
     fs,
@@ -18,12 +18,10 @@ use std::{
     thread,
 };
 
-use rustix::time::Timespec;
-
 use crate::{
     control::freeze::Freezer,
     error::{Context, Result},
-    exec::{self, Moment},
+    exec,
     guest::{self, Guest},
 };
 
@@ -31,14 +29,6 @@ use crate::{
 const SCRIPT: &str = "case $- in *i*) ;; *) return ;; esac\n";
 /// Where no user has put anything.
 const PLACE: &str = "/run/berth/rehearsal";
-/// Longer than a host takes from the freeze to the capture, mostly. Where nothing has
-/// to be translated, after a mere pause, one wakes up in time.
-const MOMENT: Moment = Moment { after: milliseconds(10), late: milliseconds(2) };
-
-const fn milliseconds(count: i64) -> Timespec {
-    Timespec { tv_sec: 0, tv_nsec: count * 1_000_000 }
-}
-
 /// Who is asked for a rehearsal; nobody where no CPU is to spare.
 #[derive(Debug, Default)]
 pub struct Rehearser(OnceLock<SyncSender<PipeReader>>);
@@ -51,9 +41,12 @@ pub fn start(guest: &Arc<Guest>) -> Result<()> {
     let (asked, asks) = sync_channel(1);
     let rehearsing = Arc::clone(guest);
     guest::spawn("rehearsal", move || {
+        // It hears that the shell has begun, which is of no interest to anybody who
+        // has something to do. The shell itself is as urgent as any.
+        guest::yield_to_others();
         for heard in asks {
             // Without it a first command is slower, and that is all.
-            let _ = exec::rehearse(&rehearsing, &heard, &format!(". {PLACE}"), &MOMENT);
+            let _ = exec::rehearse(&rehearsing, &heard, &format!(". {PLACE}"));
         }
     })?;
     let _ = guest.rehearser.0.set(asked);

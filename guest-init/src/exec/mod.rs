@@ -2,7 +2,6 @@
 //! their own, with pipes or a terminal, as sshd would run them.
 
 mod environment;
-mod launch;
 mod modes;
 mod spawn;
 mod stream;
@@ -14,7 +13,7 @@ use berth_guest_protocol::{Exec, Opened};
 
 use crate::{error::Result, guest::Guest, server::wire::Wire};
 
-pub use spawn::{Moment, errand, rehearse};
+pub use spawn::{errand, rehearse};
 
 pub fn run(guest: &Arc<Guest>, wire: &mut Wire, request: &Exec) -> Result<()> {
     let _executing = guest.streams.execute();

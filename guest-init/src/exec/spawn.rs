@@ -14,18 +14,18 @@ use std::{
 };
 
 use berth_guest_protocol as protocol;
+use berth_launch::Program;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{Mode, OFlags, fcntl_setfl},
     io::Errno,
     process::{Resource, Rlimit},
     stdio,
-    time::{ClockId, Timespec, clock_gettime},
+    time::Timespec,
 };
 
 use super::{
     environment,
-    launch::Program,
     terminal::{Line, Terminal},
 };
 use crate::{
@@ -33,6 +33,7 @@ use crate::{
     children::{Child, Role},
     error::{Context, Error, Result},
     guest::Guest,
+    incarnation::Ports,
 };
 
 /// What a distribution's init gives its sessions: the soft limit that programs
@@ -120,19 +121,14 @@ pub fn errand(guest: &Guest, program: &str, arguments: &[&str]) -> Result<(Child
     Ok((spawn(guest, program, &prepare, Role::Errand)?, reader.into()))
 }
 
-/// When a rehearsal begins.
-#[derive(Debug)]
-pub struct Moment {
-    pub after: Timespec,
-    /// Who wakes up sooner than this much later has nothing to rehearse.
-    pub late: Timespec,
-}
+/// How often a process that waits for its machine to come back looks.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// A process that waits for a word and then, unless there is another before its
-/// moment, becomes a shell that runs a line, as a user's command would. It is none
-/// of the user's processes, and reads none of the user's files. Returns when it has
-/// become one, or has ended because there was no word or another.
-pub fn rehearse(guest: &Guest, heard: &PipeReader, line: &str, moment: &Moment) -> Result<()> {
+/// A process that waits for a word and then, if the machine is somebody else's
+/// before there is another, becomes a shell that runs a line, as a user's command
+/// would. It is none of the user's processes, and reads none of the user's files.
+/// Returns when it has become one, or has ended because it did not.
+pub fn rehearse(guest: &Guest, heard: &PipeReader, line: &str) -> Result<()> {
     let account = guest.account();
     let null = OwnedFd::from(null()?);
     let copy = || null.try_clone().during("share", "/dev/null");
@@ -147,22 +143,22 @@ pub fn rehearse(guest: &Guest, heard: &PipeReader, line: &str, moment: &Moment) 
     let before_exec = || {
         // What it holds while it waits would not be closed.
         close_all_but(heard)?;
+        let ports = Ports::open().ok_or(Errno::CANCELED)?;
+        let before = ports.identity();
         if rustix::io::read(heard, &mut [0; 1])? == 0 {
             return Err(Errno::CANCELED);
         }
         prepare.before_exec()?;
-        let before = now();
-        let more = poll(&mut [PollFd::new(heard, PollFlags::IN)], Some(&moment.after))?;
-        let late = now() - before - moment.after;
-        if more == 0 && late >= moment.late { Ok(()) } else { Err(Errno::CANCELED) }
+        while poll(&mut [PollFd::new(heard, PollFlags::IN)], Some(&LOOK))? == 0 {
+            if ports.identity() != before {
+                return Ok(());
+            }
+        }
+        Err(Errno::CANCELED)
     };
     let started = program.start(None, &before_exec);
     guest.children.bury_others();
-    started.map(drop).during("run", "a shell")
-}
-
-fn now() -> Timespec {
-    clock_gettime(ClockId::Monotonic)
+    started.map(drop).map_err(io::Error::from).during("run", "a shell")
 }
 
 /// Beside standard input, output and error.
@@ -231,7 +227,8 @@ fn spawn(guest: &Guest, program: Program, prepare: &Prepare, role: Role) -> Resu
     // Nothing starts in a frozen machine: it would stop halfway, before exec.
     let _thawed = guest.freezer.admit();
     let cgroup = guest.freezer.entrance()?;
-    let start = || program.start(cgroup, &|| prepare.before_exec());
+    // One that cannot execute is left to the reaper.
+    let start = || Ok(program.start(cgroup, &|| prepare.before_exec())?);
     guest.children.spawn(start, role).during("run", program.path.display())
 }
 

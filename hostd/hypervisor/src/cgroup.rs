@@ -7,6 +7,7 @@ use berth_types::{ByteSize, MachineId};
 use std::{
     fs::{self, File},
     io::{self, Write},
+    os::fd::{AsFd as _, BorrowedFd},
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -31,7 +32,7 @@ pub struct Groups(Option<PathBuf>);
 #[derive(Debug)]
 pub(crate) struct Group {
     path: PathBuf,
-    procs: File,
+    entrance: File,
 }
 
 impl Groups {
@@ -81,21 +82,20 @@ impl Groups {
         (path.parent() == Some(place)).then_some(path)
     }
 
+    /// A group with a machine's limits.
     pub(crate) fn make(&self, id: &MachineId, cpus: u32, memory: ByteSize) -> Option<Group> {
+        let group = self.open(id.as_str())?;
+        group.limit(cpus, memory);
+        Some(group)
+    }
+
+    /// A group without limits, as yet.
+    pub(crate) fn open(&self, name: &str) -> Option<Group> {
         // One for each start: whoever clears a failed one away takes no other's.
         let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let path = self.0.as_ref()?.join(format!("{id}.{start}"));
-        let make = || {
-            fs::create_dir(&path)?;
-            File::options().write(true).open(path.join("cgroup.procs"))
-        };
-        match make() {
-            Ok(procs) => {
-                limit(&path, "cpu.max", &format!("{} {PERIOD}", u64::from(cpus) * PERIOD));
-                limit(&path, "memory.max", &memory.bytes().saturating_add(OVERHEAD).to_string());
-                limit(&path, "pids.max", &THREADS.to_string());
-                Some(Group { path, procs })
-            }
+        let path = self.0.as_ref()?.join(format!("{name}.{start}"));
+        match fs::create_dir(&path).and_then(|()| File::open(&path)) {
+            Ok(entrance) => Some(Group { path, entrance }),
             Err(error) => {
                 tracing::warn!(%error, group = %path.display(), "a machine runs without a control group");
                 None
@@ -105,9 +105,16 @@ impl Groups {
 }
 
 impl Group {
-    /// Makes a process and all of its threads members.
-    pub(crate) fn admit(&self, pid: i32) -> io::Result<()> {
-        (&self.procs).write_all(pid.to_string().as_bytes())
+    /// Where a member is born. To move one in takes a grace period of the kernel's,
+    /// in which no process on the host starts a thread.
+    pub(crate) fn entrance(&self) -> BorrowedFd<'_> {
+        self.entrance.as_fd()
+    }
+
+    pub(crate) fn limit(&self, cpus: u32, memory: ByteSize) {
+        limit(&self.path, "cpu.max", &format!("{} {PERIOD}", u64::from(cpus) * PERIOD));
+        limit(&self.path, "memory.max", &memory.bytes().saturating_add(OVERHEAD).to_string());
+        limit(&self.path, "pids.max", &THREADS.to_string());
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -10,7 +10,7 @@ use crate::{
     process::{End, Process},
 };
 use berth_types::{ByteSize, MachineId};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use std::{
     collections::HashMap,
     io,
@@ -152,7 +152,7 @@ fn spawn(launch: &Launch) -> Result<Process, Error> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(|source| Error::Spawn { program: program.to_owned(), source })?;
-    Process::of_child(child)
+    Process::of_child(Pid::from_child(&child))
 }
 
 /// What a real hypervisor would find out for itself.

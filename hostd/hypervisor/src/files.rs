@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, Gid, Mode, OFlags, Uid};
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 pub(crate) const DISK: &str = "disk";
@@ -66,6 +66,22 @@ pub(crate) fn saved_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Err
         }
     };
     check().map_err(|source| Error::Io { operation: "opening the machine's saved memory", source })
+}
+
+/// A program's full path, for its process has another PATH than we.
+pub(crate) fn find_program(name: &Path) -> Option<PathBuf> {
+    if name.components().count() > 1 {
+        return name.is_file().then(|| name.to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
+}
+
+/// Whether a program is one by itself, and no script.
+pub(crate) fn is_linked(program: &Path) -> bool {
+    let mut start = [0; 4];
+    let read = File::open(program).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && &start == b"\x7fELF"
 }
 
 /// A new file, whatever was there before.

@@ -6,14 +6,12 @@
 
 use crate::Error;
 use nix::time::clock_getcpuclockid;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 use std::{
-    os::{fd::OwnedFd, unix::process::ExitStatusExt},
-    process::Child,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    os::fd::{AsFd as _, OwnedFd},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 use tokio::io::unix::AsyncFd;
@@ -35,36 +33,29 @@ pub(crate) struct Process {
     pid: Pid,
     started: u64,
     pidfd: AsyncFd<OwnedFd>,
-    /// Ours to reap, unless the process was adopted.
-    child: Mutex<Option<Child>>,
+    /// Our child, and ours to reap.
+    ours: bool,
     /// The last reading, for a process that is gone has no clock.
     cpu: AtomicU64,
 }
 
 impl Process {
     /// Watches a child; one that cannot be watched is ended.
-    pub(crate) fn of_child(mut child: Child) -> Result<Self, Error> {
-        match Self::watch(&child) {
-            Ok(mut process) => {
-                *process.child.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(child);
-                Ok(process)
-            }
-            Err(error) => {
-                let _ = child.kill().and_then(|()| child.wait());
-                Err(error)
-            }
-        }
+    pub(crate) fn of_child(pid: Pid) -> Result<Self, Error> {
+        Self::watch(pid).inspect_err(|_| {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            collect(pid);
+        })
     }
 
-    fn watch(child: &Child) -> Result<Self, Error> {
+    fn watch(pid: Pid) -> Result<Self, Error> {
         let failed = |source| Error::Io { operation: "watching a new process", source };
         let gone = || failed(std::io::ErrorKind::NotFound.into());
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         // Nobody has reaped it yet, so the number is still its own.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
         let started = stat(pid).map(|stat| stat.started).ok_or_else(gone)?;
         let pidfd = register(pidfd).map_err(failed)?;
-        Ok(Self { pid, started, pidfd, child: Mutex::new(None), cpu: AtomicU64::new(0) })
+        Ok(Self { pid, started, pidfd, ours: true, cpu: AtomicU64::new(0) })
     }
 
     /// Finds a process by what was written down of it; `None`: it is gone.
@@ -83,7 +74,7 @@ impl Process {
             _ => return Ok(None),
         }
         let pidfd = register(pidfd).map_err(failed)?;
-        Ok(Some(Self { pid, started, pidfd, child: Mutex::new(None), cpu: AtomicU64::new(0) }))
+        Ok(Some(Self { pid, started, pidfd, ours: false, cpu: AtomicU64::new(0) }))
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -122,12 +113,21 @@ impl Process {
             // The runtime is being shut down; the process may well live on.
             std::future::pending::<()>().await;
         }
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        match child.as_mut().map(Child::wait) {
-            Some(Ok(status)) => {
-                status.signal().map_or_else(|| End::Status(status.code().unwrap_or(0)), End::Signal)
-            }
-            Some(Err(_)) | None => End::Untold,
+        self.reap()
+    }
+
+    /// Waits for its end without a runtime.
+    pub(crate) fn reap(&self) -> End {
+        if !self.ours {
+            return End::Untold;
+        }
+        let told = waitid(WaitId::PidFd(self.pidfd.get_ref().as_fd()), WaitIdOptions::EXITED);
+        match told {
+            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+                (_, Some(signal)) => End::Signal(signal),
+                (status, None) => End::Status(status.unwrap_or(0)),
+            },
+            Ok(None) | Err(_) => End::Untold,
         }
     }
 
@@ -149,6 +149,11 @@ fn register(pidfd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is owned by the AsyncFd from here on, and nothing
     // replaces or closes it before that is dropped.
     unsafe { AsyncFd::register(pidfd) }.map_err(Into::into)
+}
+
+/// Reaps a child that has ended, or is about to.
+pub(crate) fn collect(child: Pid) {
+    let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
 }
 
 struct Stat {
@@ -186,8 +191,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_is_seen_and_told_to_the_parent() {
+        #[allow(clippy::zombie_processes)] // `Process` waits for it.
         let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::of_child(child).unwrap();
+        let process = Process::of_child(Pid::from_child(&child)).unwrap();
         let found = Process::find(process.pid(), process.started()).unwrap().unwrap();
         assert!(Process::find(process.pid(), process.started() + 1).unwrap().is_none());
         process.signal(Signal::KILL).unwrap();

@@ -74,7 +74,12 @@ fn find_qemu(config: &config::Hypervisor) -> Result<Qemu, Error> {
         config::Accel::Kvm => Accel::Kvm,
         config::Accel::Tcg => Accel::Tcg,
     };
-    Qemu::detect(&config.qemu.binary, &config.qemu.firmware, accel)
+    let qemu = Qemu::detect(&config.qemu.binary, &config.qemu.firmware, accel)?;
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(qemu::LIBRARY)));
+    Ok(match beside {
+        Some(library) => qemu.link_ahead(&library),
+        None => qemu,
+    })
 }
 
 fn settings(config: &config::Hypervisor) -> cloud_hypervisor::Settings {

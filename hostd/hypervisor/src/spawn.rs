@@ -6,30 +6,26 @@ use crate::{
     Error, Launch, Origin,
     cgroup::Group,
     files::{self, CONSOLE, LOG},
-    process::Process,
+    process::{Process, collect},
     verdict::{BOOTED, RESTORED},
 };
+use berth_launch::Program;
 use nix::libc;
 use rustix::{
-    fs::{Gid, Mode, OFlags, Uid},
-    io::FdFlags,
-    process::{Resource, Rlimit, Signal},
-    thread::LinkNameSpaceType,
+    fs::Gid,
+    io::{Errno, FdFlags},
+    process::Signal,
 };
 use std::{
+    ffi::CString,
     fs::File,
     io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
-        unix::{net::UnixListener, process::CommandExt},
+        fd::{BorrowedFd, OwnedFd},
+        unix::{ffi::OsStrExt as _, net::UnixListener},
     },
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
-
-/// A guest's memory is in files, so under pressure its process is a better
-/// victim than hostd, which all machines share.
-const OOM_SCORE: &[u8] = b"500";
 
 /// A start that is not complete: dropped half-way, it leaves nothing.
 pub(crate) struct Newborn {
@@ -49,21 +45,20 @@ impl Newborn {
     /// Starts its process.
     pub(crate) fn bear(
         &mut self,
-        mut confinement: Confinement<'_>,
-        command: Command,
+        program: &Program,
+        confinement: &Confinement<'_>,
+        group: Option<&Group>,
         directory: &Path,
     ) -> Result<(), Error> {
-        let group = confinement.cgroup.take();
-        self.group = group.as_ref().map(|group| group.path().to_owned());
-        let process = self.process.insert(Process::of_child(confinement.spawn(command, directory)?)?);
-        // Not by the child itself, which would wait for a grace period of the
-        // kernel's before it executes; so it is being linked meanwhile. It has
-        // no guest yet, and gets none if this fails.
-        match group.map_or(Ok(()), |group| group.admit(process.pid())) {
-            // It has ended already; why is for those to find out who wait for it.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-            admitted => admitted.map_err(|source| Error::Io { operation: "confining a hypervisor", source }),
-        }
+        self.group = group.map(|group| group.path().to_owned());
+        self.process = Some(confinement.start(program, group, directory)?);
+        Ok(())
+    }
+
+    /// Has one that was started before.
+    pub(crate) fn take(&mut self, process: Process, group: Option<&Group>) {
+        self.group = group.map(|group| group.path().to_owned());
+        self.process = Some(process);
     }
 
     pub(crate) fn process(&self) -> Option<&Process> {
@@ -141,82 +136,52 @@ pub(crate) struct Confinement<'a> {
     pub(crate) uid: u32,
     /// A group whose members may open a device that the hypervisor needs.
     pub(crate) device_group: Option<u32>,
-    pub(crate) cgroup: Option<Group>,
 }
 
 impl Confinement<'_> {
-    /// Starts the command, whose standard output and error are the caller's.
-    fn spawn(&self, mut command: Command, directory: &Path) -> Result<std::process::Child, Error> {
-        command
-            .current_dir(directory)
-            .env_clear()
-            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-            .stdin(Stdio::null());
-        let program = command.get_program().to_string_lossy().into_owned();
-        self.run(&mut command).map_err(|source| Error::Spawn { program, source })
-    }
-
-    #[allow(unsafe_code)]
-    fn run(&self, command: &mut Command) -> io::Result<std::process::Child> {
-        let plan = Plan {
-            netns: self.netns.as_raw_fd(),
-            kept: self.kept.iter().map(AsRawFd::as_raw_fd).collect(),
-            user: Uid::from_raw(self.uid),
-            group: Gid::from_raw(self.uid),
-            groups: self.device_group.map(Gid::from_raw).into_iter().collect(),
-        };
-        // SAFETY: between fork and exec only system calls are made, through
-        // rustix, on memory that was allocated before: nothing allocates, locks
-        // or unwinds. The descriptors are borrowed by `self` until the child has
-        // executed, which is when `spawn` returns.
-        unsafe {
-            command.pre_exec(move || plan.confine());
-        }
-        command.spawn()
+    fn start(&self, program: &Program, group: Option<&Group>, directory: &Path) -> Result<Process, Error> {
+        let groups: Vec<_> = self.device_group.map(Gid::from_raw).into_iter().collect();
+        let failed = |source| Error::Spawn { program: program.path.display().to_string(), source };
+        let directory =
+            CString::new(directory.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
+        born(program, group, &|| {
+            rustix::process::chdir(directory.as_c_str())?;
+            berth_confine::confine(self.netns, self.uid, &groups)?;
+            close_on_exec()?;
+            self.kept.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, FdFlags::empty()))
+        })
+        .map_err(failed)
+        .and_then(Process::of_child)
     }
 }
 
-/// All that the child needs to know, laid out before it is there.
-struct Plan {
-    netns: RawFd,
-    kept: Vec<RawFd>,
-    user: Uid,
-    group: Gid,
-    groups: Vec<Gid>,
+/// Starts a child in its group. `prepare` makes system calls and nothing else.
+pub(crate) fn born(
+    program: &Program,
+    group: Option<&Group>,
+    prepare: berth_launch::Prepare<'_>,
+) -> io::Result<rustix::process::Pid> {
+    program.start(group.map(Group::entrance), prepare).map_err(|failed| {
+        if let Some(child) = failed.left {
+            collect(child);
+        }
+        failed.error
+    })
 }
 
-impl Plan {
-    /// Runs in the child. The order matters: what needs root comes before the
-    /// user is changed, and descriptors are closed last.
-    #[allow(unsafe_code)]
-    fn confine(&self) -> io::Result<()> {
-        // SAFETY: these are open in the parent until it has seen the child execute.
-        let borrow = |fd: RawFd| unsafe { BorrowedFd::borrow_raw(fd) };
-        let netns = borrow(self.netns);
-        rustix::thread::move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
-        rustix::process::setsid()?;
-        rustix::process::umask(Mode::RWXG | Mode::RWXO);
-        let none = Rlimit { current: Some(0), maximum: Some(0) };
-        rustix::process::setrlimit(Resource::Core, none)?;
-        let score =
-            rustix::fs::open(c"/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::io::write(&score, OOM_SCORE)?;
-        rustix::thread::set_thread_groups(&self.groups)?;
-        rustix::thread::set_thread_res_gid(self.group, self.group, self.group)?;
-        rustix::thread::set_thread_res_uid(self.user, self.user, self.user)?;
-        rustix::thread::set_no_new_privs(true)?;
-        close_on_exec()?;
-        for fd in &self.kept {
-            rustix::io::fcntl_setfd(borrow(*fd).as_fd(), FdFlags::empty())?;
-        }
-        Ok(())
-    }
+/// What a hypervisor finds in its environment.
+pub(crate) const ENVIRONMENT: (&str, &str) = ("PATH", "/usr/local/bin:/usr/bin:/bin");
+
+/// For a process's standard input, and for what nobody reads.
+pub(crate) fn null() -> Result<OwnedFd, Error> {
+    let null = File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from);
+    null.map_err(|source| Error::Io { operation: "opening /dev/null", source })
 }
 
 /// Whatever somebody in hostd opened without the flag must not be inherited.
 #[allow(unsafe_code)]
-fn close_on_exec() -> io::Result<()> {
+pub(crate) fn close_on_exec() -> rustix::io::Result<()> {
     // SAFETY: takes plain numbers; with CLOEXEC it closes nothing in this process.
     let result = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(()) } else { Err(Errno::INVAL) }
 }

@@ -14,6 +14,8 @@ mod faults;
 mod lifecycle;
 #[path = "contract/limits.rs"]
 mod limits;
+#[path = "contract/linked.rs"]
+mod linked;
 mod support;
 
 use anyhow::Result;
@@ -59,6 +61,9 @@ const GUEST_CASES: &[(&str, Case)] = &[
     ("memory_that_never_comes", faults::memory_that_never_comes),
 ];
 
+/// For those whose program takes long to link.
+const QEMU_CASES: &[(&str, Case)] = &[("linked_ahead", linked::linked_ahead)];
+
 /// For those that can be slowed down, and whose restore maps memory by itself.
 const CLOUD_CASES: &[(&str, Case)] = &[
     ("a_slow_disk_is_slow", limits::a_slow_disk_is_slow),
@@ -72,7 +77,7 @@ fn main() -> ExitCode {
     arguments.test_threads = arguments.test_threads.or(Some(2));
     let mut trials = trials("fake", Some(&Subject::Fake), CASES);
     let drivers = [
-        ("qemu", find_qemu(), &[CASES, GUEST_CASES][..]),
+        ("qemu", find_qemu(), &[CASES, GUEST_CASES, QEMU_CASES][..]),
         ("cloud-hypervisor", find_cloud_hypervisor(), &[CASES, GUEST_CASES, CLOUD_CASES][..]),
     ];
     println!("runs: {}", Subject::Fake.version());

@@ -1,6 +1,6 @@
 //! The program and its version, before the first machine needs them.
 
-use crate::Error;
+use crate::{Error, files};
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -20,14 +20,7 @@ pub(super) fn find(binary: &Path) -> Result<PathBuf, Error> {
             versions()
         ),
     };
-    if binary.components().count() > 1 {
-        return binary.is_file().then(|| binary.to_owned()).ok_or_else(missing);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|directory| directory.join(binary))
-        .find(|path| path.is_file())
-        .ok_or_else(missing)
+    files::find_program(binary).ok_or_else(missing)
 }
 
 /// What a program says of itself, be it accepted or not.

@@ -6,11 +6,12 @@ use crate::{
     files::DISK,
     spawn::{self, Confinement, Newborn},
 };
+use berth_launch::Program;
 use rustix::fs::{Mode, OFlags};
 use std::{
+    ffi::OsString,
     os::fd::{AsFd, AsRawFd},
     path::Path,
-    process::Command,
 };
 
 /// A process that waits for its first request, and what that needs.
@@ -42,23 +43,29 @@ pub(super) fn start(driver: &CloudHypervisor, launch: &Launch) -> Result<Begun, 
     let mut newborn = Newborn::expected(vec![launch.socket.clone(), pipe_path.clone()]);
     let socket = spawn::listen(&launch.socket)?;
     let pipe = events::make(&pipe_path)?;
-    let mut command = Command::new(&driver.binary);
-    command
-        .arg("--api-socket")
-        .arg(format!("fd={}", socket.as_raw_fd()))
-        .arg("--event-monitor")
-        .arg(format!("fd={}", pipe.as_raw_fd()))
-        .args(["--seccomp", "true"])
-        .stdout(laid.console)
-        .stderr(laid.log);
+    let words = [
+        "--api-socket".to_owned(),
+        format!("fd={}", socket.as_raw_fd()),
+        "--event-monitor".to_owned(),
+        format!("fd={}", pipe.as_raw_fd()),
+        "--seccomp".to_owned(),
+        "true".to_owned(),
+    ];
+    let name = driver.binary.clone().into_os_string();
+    let program = Program {
+        path: driver.binary.clone(),
+        arguments: [name].into_iter().chain(words.map(OsString::from)).collect(),
+        environment: [spawn::ENVIRONMENT].map(|(name, value)| (name.into(), value.into())).into(),
+        streams: [spawn::null()?, laid.console.into(), laid.log.into()],
+    };
     let confinement = Confinement {
         netns: launch.netns.as_fd(),
         kept: &[socket.as_fd(), pipe.as_fd()],
         uid: launch.uid,
         device_group: driver.device_group,
-        cgroup: driver.groups.make(&launch.id, launch.cpus, launch.memory),
     };
-    newborn.bear(confinement, command, &launch.directory)?;
+    let group = driver.groups.make(&launch.id, launch.cpus, launch.memory);
+    newborn.bear(&program, &confinement, group.as_ref(), &launch.directory)?;
     Ok(Begun { newborn, memory: laid.memory, direct, restoring })
 }
 

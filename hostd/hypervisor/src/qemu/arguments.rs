@@ -22,6 +22,8 @@ const EMULATED_CPU: &str = "max,erms=off,fsrm=off";
 
 pub(super) struct Arguments<'a> {
     pub(super) name: &'a str,
+    /// Of this process: another one's guest sees that it is another one's.
+    pub(super) identity: &'a str,
     pub(super) accelerator: Accelerator,
     pub(super) firmware: &'a Path,
     pub(super) tsc_khz: u32,
@@ -42,6 +44,9 @@ impl Arguments<'_> {
         let mut text = |values: &[&str]| line.extend(values.iter().map(OsString::from));
         text(&["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         text(&["-name", &format!("guest={},debug-threads=on", self.name)]);
+        if !self.identity.is_empty() {
+            text(&["-uuid", self.identity]);
+        }
         text(&["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]);
         match self.accelerator {
             Accelerator::Kvm => text(&["-accel", "kvm", "-cpu", "host"]),
@@ -137,6 +142,7 @@ mod tests {
     fn line(accelerator: Accelerator, origin: Origin) -> Vec<String> {
         Arguments {
             name: "abcdefghijkl",
+            identity: "6fb3b5f4-9d9c-4d0e-8b0e-2f6f3f6c1d52",
             accelerator,
             firmware: Path::new("/usr/share/qemu/qboot.rom"),
             tsc_khz: 2_000_000,

@@ -7,18 +7,21 @@
 
 mod arguments;
 mod detect;
+mod linked;
 mod qmp;
 mod start;
 mod vm;
 
-use crate::{Capabilities, Driver, Error, Known, Launch, Vm, cgroup::Groups, process::Process};
+use crate::{Capabilities, Driver, Error, Known, Launch, Vm, cgroup::Groups, files, process::Process};
 use detect::Accelerator;
+use linked::Ahead;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 pub use detect::version;
+pub use linked::LIBRARY;
 
 /// As records, manifests and the configuration name it.
 pub const NAME: &str = "qemu";
@@ -46,6 +49,8 @@ pub struct Qemu {
     /// Whose members may use KVM, where that takes a group.
     device_group: Option<u32>,
     groups: Groups,
+    /// Processes to become a machine's, where there are any.
+    ahead: Option<Arc<Ahead>>,
 }
 
 impl Qemu {
@@ -53,15 +58,28 @@ impl Qemu {
     /// some tens of milliseconds.
     pub fn detect(binary: &Path, firmware: &Path, accel: Accel) -> Result<Self, Error> {
         let (accelerator, device_group) = detect::accelerator(accel)?;
+        let version = format!("{}+{LAYOUT}", detect::version(binary)?);
         Ok(Self {
-            binary: binary.to_owned(),
-            version: format!("{}+{LAYOUT}", detect::version(binary)?),
+            binary: files::find_program(binary).unwrap_or_else(|| binary.to_owned()),
+            version,
             firmware: detect::firmware(binary, firmware)?,
             accelerator,
             tsc_khz: detect::tsc_khz()?,
             device_group,
             groups: Groups::prepare(),
+            ahead: None,
         })
+    }
+
+    /// Has processes linked ahead, where the library for that is there. Of a script
+    /// that starts the program, only the interpreter would be.
+    pub fn link_ahead(mut self, library: &Path) -> Self {
+        if library.is_file() && files::is_linked(&self.binary) {
+            let ahead = Ahead::new(self.binary.clone(), library.to_owned(), self.groups.clone());
+            ahead.fill();
+            self.ahead = Some(ahead);
+        }
+        self
     }
 
     /// For `doctor` and the log: which way guests' code is run.

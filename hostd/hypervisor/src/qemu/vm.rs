@@ -2,6 +2,7 @@
 
 use super::{
     Qemu,
+    linked::Ahead,
     qmp::{LIMIT, Qmp, Seen},
     start,
 };
@@ -42,13 +43,14 @@ pub(super) struct QemuVm {
     directory: PathBuf,
     /// Two saves at once would share a file.
     saving: Mutex<()>,
+    ahead: Option<Arc<Ahead>>,
 }
 
 impl QemuVm {
     pub(super) async fn start(qemu: Qemu, mut launch: Launch) -> Result<Arc<Self>, Error> {
         let laid_out = launch.take_laid_out();
         let (directory, socket, origin) = (launch.directory.clone(), launch.socket.clone(), launch.origin);
-        let clock = Instant::now();
+        let (clock, ahead) = (Instant::now(), qemu.ahead.clone());
         let newborn = tokio::task::spawn_blocking(move || start::start(&qemu, &launch))
             .await
             .map_err(|error| Error::Io { operation: "starting the hypervisor", source: error.into() })??;
@@ -63,9 +65,11 @@ impl QemuVm {
             tracing::debug!(?spawned, ?answered, ready = ?clock.elapsed(), "started QEMU");
             Ok(qmp)
         };
-        match begun.await {
+        let begun = begun.await;
+        ahead.iter().for_each(Ahead::fill_later);
+        match begun {
             Ok(qmp) => match newborn.grown() {
-                Some((process, leftovers)) => Ok(Self::supervise(process, qmp, directory, leftovers)),
+                Some((process, leftovers)) => Ok(Self::supervise(process, qmp, directory, leftovers, ahead)),
                 None => Err(Error::Gone(Exit::Unknown)),
             },
             Err(error) => Err(explain(error, newborn.process(), &directory).await),
@@ -88,7 +92,7 @@ impl QemuVm {
                 clear();
                 Err(Error::Gone(Exit::Signal(Signal::KILL.as_raw())))
             }
-            Ok((qmp, _)) => Ok(Self::supervise(process, qmp, known.directory, leftovers)),
+            Ok((qmp, _)) => Ok(Self::supervise(process, qmp, known.directory, leftovers, qemu.ahead.clone())),
             Err(error) => match ended_meanwhile(&process, &known.directory).await {
                 Some(exit) => {
                     clear();
@@ -99,7 +103,13 @@ impl QemuVm {
         }
     }
 
-    fn supervise(process: Process, qmp: Qmp, directory: PathBuf, leftovers: Vec<PathBuf>) -> Arc<Self> {
+    fn supervise(
+        process: Process,
+        qmp: Qmp,
+        directory: PathBuf,
+        leftovers: Vec<PathBuf>,
+        ahead: Option<Arc<Ahead>>,
+    ) -> Arc<Self> {
         let qmp = Arc::new(qmp);
         let witness = Arc::downgrade(&qmp);
         let last_words = move |end| async move {
@@ -108,7 +118,7 @@ impl QemuVm {
             (end, qmp.cause())
         };
         let supervised = Supervised::watch(Arc::new(process), directory.clone(), leftovers, last_words);
-        Arc::new(Self { supervised, qmp, directory, saving: Mutex::default() })
+        Arc::new(Self { supervised, qmp, directory, saving: Mutex::default(), ahead })
     }
 }
 
@@ -142,7 +152,10 @@ impl Vm for QemuVm {
     }
 
     async fn kill(&self) -> Result<(), Error> {
-        self.supervised.kill().await
+        let killed = self.supervised.kill().await;
+        // Nobody waits for this one any more, and somebody for another one next.
+        self.ahead.iter().for_each(Ahead::fill);
+        killed
     }
 
     async fn wait(&self) -> Exit {

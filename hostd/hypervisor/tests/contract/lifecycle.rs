@@ -146,50 +146,54 @@ pub fn save_and_continue(subject: &Subject) -> Result<()> {
 pub fn confinement(subject: &Subject) -> Result<()> {
     block_on(async {
         let (machine, running) = Machine::running(subject).await?;
-        let process = std::path::PathBuf::from(format!("/proc/{}", running.vm.pid()));
-        let status = std::fs::read_to_string(process.join("status"))?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.map(|value| value.split_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
-        };
-        for name in ["Uid", "Gid"] {
-            ensure!(field(name) == "765432 765432 765432 765432", "{name} {}", field(name));
-        }
-        // At most the group that KVM's device belongs to.
-        let device = std::path::Path::new("/dev/kvm").metadata().map_or(0, |found| found.gid()).to_string();
-        ensure!(["", &device].contains(&field("Groups").as_str()), "groups {}", field("Groups"));
-        for name in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
-            ensure!(field(name).chars().all(|digit| digit == '0'), "{name} {}", field(name));
-        }
-        ensure!(field("NoNewPrivs") == "1", "{status}");
-        filtered(&process)?;
-        ensure!(process.join("cwd").read_link()? == machine.directory);
-        ensure!(
-            process.join("ns/net").read_link()? != std::path::Path::new("/proc/self/ns/net").read_link()?
-        );
-        let limits = std::fs::read_to_string(process.join("limits"))?;
-        ensure!(limits.lines().any(|line| line.starts_with("Max core file size") && line.contains(" 0 ")));
-        ensure!(std::fs::read_to_string(process.join("oom_score_adj"))?.trim() == "500");
-        // A session of its own: no terminal, no signal meant for hostd's group.
-        let stat = std::fs::read_to_string(process.join("stat"))?;
-        let session = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(3));
-        ensure!(session == Some(&running.vm.pid().to_string()), "session {session:?}");
-        for entry in std::fs::read_dir(process.join("fd"))? {
-            let target = entry?.path().read_link()?.display().to_string();
-            let own = ["disk", "ram", "console.log", "hypervisor.log"]
-                .iter()
-                .any(|file| target == machine.directory.join(file).display().to_string());
-            let anonymous =
-                ["anon_inode:", "socket:", "pipe:", "/memfd:"].iter().any(|kind| target.starts_with(kind));
-            let device = ["/dev/null", "/dev/net/tun", "/dev/kvm", "/dev/urandom"].contains(&target.as_str());
-            let own = own || target == machine.socket().with_extension("events").display().to_string();
-            // Everybody's, and only read: the image that it was booted from.
-            let own = own || machine.boots_from().iter().any(|file| target == file.display().to_string());
-            ensure!(own || anonymous || device, "it holds {target}");
-        }
+        confined(&machine, running.vm.pid())?;
         running.vm.kill().await?;
         Ok(())
     })
+}
+
+/// A machine's process has what it needs, and nothing else.
+pub fn confined(machine: &Machine, pid: i32) -> Result<()> {
+    let process = std::path::PathBuf::from(format!("/proc/{}", pid));
+    let status = std::fs::read_to_string(process.join("status"))?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(|value| value.split_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
+    };
+    for name in ["Uid", "Gid"] {
+        ensure!(field(name) == "765432 765432 765432 765432", "{name} {}", field(name));
+    }
+    // At most the group that KVM's device belongs to.
+    let device = std::path::Path::new("/dev/kvm").metadata().map_or(0, |found| found.gid()).to_string();
+    ensure!(["", &device].contains(&field("Groups").as_str()), "groups {}", field("Groups"));
+    for name in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        ensure!(field(name).chars().all(|digit| digit == '0'), "{name} {}", field(name));
+    }
+    ensure!(field("NoNewPrivs") == "1", "{status}");
+    filtered(&process)?;
+    ensure!(process.join("cwd").read_link()? == machine.directory);
+    ensure!(process.join("ns/net").read_link()? != std::path::Path::new("/proc/self/ns/net").read_link()?);
+    let limits = std::fs::read_to_string(process.join("limits"))?;
+    ensure!(limits.lines().any(|line| line.starts_with("Max core file size") && line.contains(" 0 ")));
+    ensure!(std::fs::read_to_string(process.join("oom_score_adj"))?.trim() == "500");
+    // A session of its own: no terminal, no signal meant for hostd's group.
+    let stat = std::fs::read_to_string(process.join("stat"))?;
+    let session = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(3));
+    ensure!(session == Some(&pid.to_string()), "session {session:?}");
+    for entry in std::fs::read_dir(process.join("fd"))? {
+        let target = entry?.path().read_link()?.display().to_string();
+        let own = ["disk", "ram", "console.log", "hypervisor.log"]
+            .iter()
+            .any(|file| target == machine.directory.join(file).display().to_string());
+        let anonymous =
+            ["anon_inode:", "socket:", "pipe:", "/memfd:"].iter().any(|kind| target.starts_with(kind));
+        let device = ["/dev/null", "/dev/net/tun", "/dev/kvm", "/dev/urandom"].contains(&target.as_str());
+        let own = own || target == machine.socket().with_extension("events").display().to_string();
+        // Everybody's, and only read: the image that it was booted from.
+        let own = own || machine.boots_from().iter().any(|file| target == file.display().to_string());
+        ensure!(own || anonymous || device, "it holds {target}");
+    }
+    Ok(())
 }
 
 /// Every thread that does anything has a filter. Cloud Hypervisor's first one

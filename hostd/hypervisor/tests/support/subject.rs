@@ -1,12 +1,12 @@
 //! A driver under test, or what is missing to test it.
 
 use super::template::Template;
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use berth_hypervisor::{
     Driver, Error,
     cloud_hypervisor::{CloudHypervisor, Rate, Settings},
     fake::Fake,
-    qemu::{Accel, Qemu},
+    qemu::{Accel, LIBRARY, Qemu},
 };
 use berth_types::ByteSize;
 use std::{
@@ -104,6 +104,16 @@ impl Subject {
 
 fn qemu() -> Result<Qemu, Error> {
     Qemu::detect(Path::new("qemu-system-x86_64"), Path::new("qboot.rom"), Accel::Auto)
+}
+
+/// The same with processes that are linked ahead; for that, `make build` has to have
+/// been run.
+pub fn linking_qemu() -> Result<Arc<dyn Driver>> {
+    let own = std::env::current_exe()?;
+    let target = own.ancestors().nth(3).context("no target directory")?;
+    let library = target.join("bin").join(LIBRARY);
+    ensure!(library.exists(), "no {}: run `make build`", library.display());
+    Ok(Arc::new(qemu()?.link_ahead(&library)))
 }
 
 /// QEMU with an image, or what is missing.

@@ -1,7 +1,10 @@
 //! Starts a process, as `std::process::Command` would, for less: until it
-//! executes, the child borrows our memory, and it is born in its cgroup. To copy
-//! page tables and to move between cgroups is a seventh of all that a first
-//! command runs, and where guests are emulated that is what its user waits for.
+//! executes, the child borrows our memory, and it is born in its cgroup.
+//!
+//! In a guest, to copy page tables and to move between cgroups is a seventh of all
+//! that a first command runs, and where guests are emulated that is what its user
+//! waits for. On a host, whoever moves a process to a cgroup keeps every other from
+//! starting a thread for a grace period of the kernel's.
 
 use std::{
     collections::BTreeMap,
@@ -38,8 +41,8 @@ pub struct Program {
 impl Program {
     /// Starts it, in a cgroup if one is given, and returns when it executes.
     /// `prepare` is what the child does first, on our memory: it makes system calls
-    /// and nothing else. One that cannot execute is left to the reaper.
-    pub fn start(&self, cgroup: Option<BorrowedFd<'_>>, prepare: Prepare<'_>) -> io::Result<Pid> {
+    /// and nothing else.
+    pub fn start(&self, cgroup: Option<BorrowedFd<'_>>, prepare: Prepare<'_>) -> Result<Pid, NotStarted> {
         let path = CString::new(self.path.as_os_str().as_bytes())?;
         let arguments = self.arguments.iter().map(|word| CString::new(word.as_bytes()));
         let arguments: Vec<_> = arguments.collect::<Result<_, _>>()?;
@@ -60,8 +63,34 @@ impl Program {
         let pid = without_signals(|| newborn.clone(cgroup))?;
         match newborn.failed {
             None => Ok(pid),
-            Some(errno) => Err(errno.into()),
+            Some(errno) => Err(NotStarted { error: errno.into(), left: Some(pid) }),
         }
+    }
+}
+
+/// Why there is no such process.
+#[derive(Debug)]
+pub struct NotStarted {
+    pub error: io::Error,
+    /// A child that could not execute and has ended: for the caller to collect.
+    pub left: Option<Pid>,
+}
+
+impl From<io::Error> for NotStarted {
+    fn from(error: io::Error) -> Self {
+        Self { error, left: None }
+    }
+}
+
+impl From<std::ffi::NulError> for NotStarted {
+    fn from(error: std::ffi::NulError) -> Self {
+        io::Error::from(error).into()
+    }
+}
+
+impl From<NotStarted> for io::Error {
+    fn from(failed: NotStarted) -> Self {
+        failed.error
     }
 }
 
@@ -210,11 +239,13 @@ mod tests {
     #[test]
     fn what_cannot_execute_says_why() {
         let (absent, _output) = program("/nonexistent", &["nonexistent"]);
-        let error = absent.start(None, &|| Ok(())).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let failed = absent.start(None, &|| Ok(())).unwrap_err();
+        assert_eq!(failed.error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(wait(failed.left.unwrap()), Some(127));
         let (refused, _output) = program("/bin/true", &["true"]);
-        let error = refused.start(None, &|| Err(Errno::PERM)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        let failed = refused.start(None, &|| Err(Errno::PERM)).unwrap_err();
+        assert_eq!(failed.error.kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(wait(failed.left.unwrap()), Some(127));
     }
 
     #[test]
