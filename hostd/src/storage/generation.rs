@@ -167,8 +167,8 @@ impl Generations {
         if !is_shared(&ram) {
             return Ok(());
         }
-        // A clone flushes first; that is done while nobody has to wait for it.
-        directory::sync_data(&ram)?;
+        // A clone does so first; it is done while nobody has to wait for it.
+        directory::write_out(&ram)?;
         let _alone = self.parting.write().unwrap_or_else(PoisonError::into_inner);
         let clone_of_it = ram.with_file_name(LEFT);
         let parted =
