@@ -134,13 +134,24 @@ impl Control {
         self.answered(limit).await
     }
 
-    /// The same on a connection of its own, which is returned.
-    pub async fn frozen(link: &Link, mut rehearse: bool, limit: Duration) -> Result<Self, GuestError> {
+    /// The same on a connection that is there already, or on one of its own. It is
+    /// returned.
+    pub async fn frozen(
+        mut there: Option<Self>,
+        link: &Link,
+        mut rehearse: bool,
+        limit: Duration,
+    ) -> Result<Self, GuestError> {
         loop {
-            let up = timeout(limit, Self::when_up(link)).await;
-            let mut control = up.unwrap_or(Err(GuestError::Silent))?;
+            let known = there.take();
+            let broken = known.is_some();
+            let mut control = match known {
+                Some(control) => control,
+                None => timeout(limit, Self::when_up(link)).await.unwrap_or(Err(GuestError::Silent))?,
+            };
             match control.freeze(rehearse, limit).await {
                 Ok(()) => return Ok(control),
+                Err(GuestError::Io(_)) if broken => {}
                 Err(GuestError::Io(_)) if rehearse => rehearse = false,
                 Err(error) => {
                     let _ = control.thaw(limit).await;

@@ -157,6 +157,7 @@ async fn save(host: &Host, machine: &Machine, powered: &Powered, limit: Duration
     let rehearse = host.driver.capabilities().rehearse;
     control.freeze(rehearse, FREEZE).await.map_err(|error| Error::Guest(error.to_string()))?;
     control.part().await;
+    machine::settled(powered.vm.as_ref()).await;
     powered.vm.pause().await?;
     powered.vm.save().await?;
     Ok(())

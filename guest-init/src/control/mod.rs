@@ -23,7 +23,8 @@ pub fn run(guest: &Arc<Guest>, wire: &mut Wire) -> Result<()> {
             Kind::Control => decode(&payload).map_err(|_| unexpected(kind))?,
             other => return Err(unexpected(other)),
         };
-        wire.send(Kind::Answer, &answer(guest, request))?;
+        wire.push(Kind::Answer, &answer(guest, request))?;
+        wire.settle()?;
     }
 }
 

@@ -23,6 +23,8 @@ const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves until the listener breaks.
 pub fn serve(guest: &Arc<Guest>, listener: &OwnedFd) -> Result<()> {
+    // Whatever it accepts has its options.
+    tune(listener);
     let guest = Arc::clone(guest);
     let workers = Workers::new(move |socket| stream(&guest, socket));
     loop {
@@ -59,7 +61,6 @@ fn is_passing(error: rustix::io::Errno) -> bool {
 }
 
 fn stream(guest: &Arc<Guest>, socket: OwnedFd) -> Thread {
-    tune(&socket);
     let socket = Arc::new(socket);
     let place = guest.streams.enter(&socket);
     let mut wire = Wire::new(socket);
@@ -82,7 +83,7 @@ fn stream(guest: &Arc<Guest>, socket: OwnedFd) -> Thread {
 
 fn run(guest: &Arc<Guest>, wire: &mut Wire, opening: Open) -> Result<()> {
     let ended = match opening {
-        Open::Control => wire.reply(Opened::Control).and_then(|()| control::run(guest, wire)),
+        Open::Control => wire.reply_soon(Opened::Control).and_then(|()| control::run(guest, wire)),
         Open::Exec(request) => exec::run(guest, wire, &request),
         Open::Connect(target) => forward::connect::run(guest, wire, &target),
         Open::Listen(listen) => forward::listen::run(guest, wire, &listen),
@@ -94,17 +95,13 @@ fn run(guest: &Arc<Guest>, wire: &mut Wire, opening: Open) -> Result<()> {
 
 fn opening(wire: &mut Wire) -> std::result::Result<Open, Refused> {
     let malformed = |error: &Error| refused(RefusedKind::Malformed, &error.line());
-    wire.time_out(Some(OPENING_TIMEOUT)).map_err(|error| malformed(&error))?;
-    let (kind, payload) = wire.receive().map_err(|error| malformed(&error))?;
+    let (kind, payload) = wire.receive_within(OPENING_TIMEOUT).map_err(|error| malformed(&error))?;
     if kind != Kind::Open {
         return Err(refused(RefusedKind::Malformed, "a stream starts with Open"));
     }
     // The generation comes first so that it can be read whatever follows it.
     match decode::<Opening>(&payload) {
-        Ok(opening) if opening.generation == GENERATION => {
-            wire.time_out(None).map_err(|error| malformed(&error))?;
-            Ok(opening.open)
-        }
+        Ok(opening) if opening.generation == GENERATION => Ok(opening.open),
         Ok(opening) => Err(generation(opening.generation)),
         Err(_) => Err(match first_varint(&payload) {
             Some(other) if other != GENERATION => generation(other),

@@ -15,7 +15,7 @@ use berth_guest_protocol::{
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
-    net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt},
+    net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown},
 };
 
 use crate::error::{Context, Error, Result};
@@ -123,11 +123,19 @@ impl Wire {
         Self { socket, inbox: Queue::default(), outbox: Queue::default(), replied: false }
     }
 
-    /// Bounds each blocking read and write.
-    pub fn time_out(&self, after: Option<Duration>) -> Result<()> {
-        sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, after)
-            .and_then(|()| sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Send, after))
-            .during("bound", "a stream")
+    /// Waits for the first frame, and not for ever.
+    pub fn receive_within(&mut self, limit: Duration) -> Result<(Kind, Vec<u8>)> {
+        let deadline = std::time::Instant::now() + limit;
+        while self.next_frame()?.is_none() {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() || !readable(&self.socket, left) {
+                return Err(io::Error::from(io::ErrorKind::TimedOut)).during("await", "a frame");
+            }
+            if self.fill() == Moved::Ended {
+                break;
+            }
+        }
+        self.receive()
     }
 
     /// Waits for one frame.
@@ -155,6 +163,19 @@ impl Wire {
     pub fn reply(&mut self, opened: Opened) -> Result<()> {
         self.replied = true;
         self.send(Kind::Reply, &Reply::Ok(opened))
+    }
+
+    /// The same for a stream of requests, of which some may be there already.
+    pub fn reply_soon(&mut self, opened: Opened) -> Result<()> {
+        self.replied = true;
+        self.push(Kind::Reply, &Reply::Ok(opened))?;
+        self.settle()
+    }
+
+    /// Sends what waits, unless the host has asked for more already: it hears of all
+    /// of that at once.
+    pub fn settle(&mut self) -> Result<()> {
+        if self.next_frame()?.is_some() && self.has_room() { Ok(()) } else { self.flush() }
     }
 
     /// Refuses what was asked, unless it was already granted.

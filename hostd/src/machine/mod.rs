@@ -15,6 +15,7 @@ mod up;
 
 pub use actor::{Beginning, spawn};
 pub use power::{Powered, greet, missing_image, power, prepare};
+pub use rest::settled;
 
 use crate::{egress, host::Host, net::Link};
 use berth_api::{MachineView, NetworkView};

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::watch,
+    sync::{Mutex, watch},
     task::JoinHandle,
     time::{Instant, timeout_at},
 };
@@ -35,9 +35,13 @@ const JOB: Duration = Duration::from_secs(3_600);
 
 pub struct Monitor {
     task: JoinHandle<()>,
+    control: Line,
     activity: watch::Receiver<Activity>,
     lost: watch::Receiver<Option<String>>,
 }
+
+/// The connection that a guest is asked over, while there is one.
+type Line = Arc<Mutex<Option<Control>>>;
 
 /// A machine, as far as its monitor has to know it.
 pub struct Watched {
@@ -64,13 +68,28 @@ impl Monitor {
     pub fn start(host: Arc<Host>, watched: Watched, control: Control) -> Self {
         let (seen, activity) = watch::channel(Activity::default());
         let (gone, lost) = watch::channel(None);
+        let control = Line::new(Mutex::new(Some(control)));
+        let asking = control.clone();
         let task = tokio::spawn(async move {
-            let reason = watch(&host, watched, control, seen).await;
+            let reason = watch(&host, watched, &asking, seen).await;
             gone.send_replace(Some(reason));
             // Whoever waits must not take the end of this task for another.
             std::future::pending::<()>().await;
         });
-        Self { task, activity, lost }
+        Self { task, control, activity, lost }
+    }
+
+    /// The connection to the guest, if it is not in use: the monitor makes another one
+    /// when it needs it. A guest that is about to be captured should have none left.
+    pub fn take_control(&self) -> Option<Control> {
+        self.control.try_lock().ok()?.take()
+    }
+
+    /// One that it may use from now on, if it has none.
+    pub fn give_control(&self, control: Control) {
+        if let Ok(mut held) = self.control.try_lock() {
+            held.get_or_insert(control);
+        }
     }
 
     pub fn activity(&self) -> watch::Receiver<Activity> {
@@ -106,7 +125,7 @@ impl News {
 async fn watch(
     host: &Host,
     Watched { id, vm, link, last_used }: Watched,
-    mut control: Control,
+    control: &Mutex<Option<Control>>,
     seen: watch::Sender<Activity>,
 ) -> String {
     let patience = host.config.machine.silence_timeout.duration();
@@ -127,19 +146,25 @@ async fn watch(
         }
         asked = now;
         let deadline = now + patience;
+        let mut control = control.lock().await;
         let vitals = loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match control.vitals(left).await {
+            let asked = match &mut *control {
+                Some(control) => control.vitals(left).await,
+                None => Err(GuestError::Io(std::io::ErrorKind::NotConnected.into())),
+            };
+            match asked {
                 Ok(vitals) => break vitals,
                 Err(GuestError::Silent) => return silent(patience),
                 Err(error @ (GuestError::Protocol(_) | GuestError::Refused(_))) => return error.to_string(),
                 Err(GuestError::Io(_)) => match timeout_at(deadline, Control::when_up(&link)).await {
-                    Ok(Ok(fresh)) => control = fresh,
+                    Ok(Ok(fresh)) => *control = Some(fresh),
                     Ok(Err(error)) => return error.to_string(),
                     Err(_) => return silent(patience),
                 },
             }
         };
+        drop(control);
         // What the bridge moves for it counts as what it moves itself.
         let vitals = Vitals { moved: vitals.moved.wrapping_add(host.proxied(&id)), ..vitals };
         tracker.see(vitals, now);

@@ -3,6 +3,7 @@
 use super::{
     Answer,
     actor::{Actor, Kept, Up, reply},
+    monitor::Monitor,
     power::{Powered, greet, lost},
 };
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     net::Network,
     storage::Way,
 };
+use berth_hypervisor::Vm;
 use berth_types::{Event, State, Why, next};
 use jiff::Timestamp;
 use std::time::Duration;
@@ -21,6 +23,11 @@ use tokio::time::Instant;
 
 /// How long a guest may take to freeze its processes.
 const FREEZE: Duration = Duration::from_secs(20);
+/// How often one that is frozen is looked at until it is quiet, at the most.
+const LOOKS: u32 = 15;
+const LOOK: Duration = Duration::from_millis(2);
+/// Nanoseconds on a CPU from one look to the next of one that does nothing.
+const QUIET: u64 = 500_000;
 /// How often a sleeping machine's connections are counted.
 const COUNT: Duration = Duration::from_secs(60);
 
@@ -195,11 +202,13 @@ impl Actor {
         let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
         let link = &up.powered.network.link;
         let rehearse = self.host.driver.capabilities().rehearse && what != For::Captures;
-        let mut control = Some(Control::frozen(link, rehearse, FREEZE).await.map_err(lost)?);
+        let there = up.monitor.as_ref().and_then(Monitor::take_control);
+        let mut control = Some(Control::frozen(there, link, rehearse, FREEZE).await.map_err(lost)?);
         if what == For::Sleep
             && let Some(control) = control.take()
         {
             control.part().await;
+            settled(up.powered.vm.as_ref()).await;
         }
         if let Err(error) = up.powered.vm.pause().await {
             self.go_on(control).await;
@@ -217,12 +226,16 @@ impl Actor {
                 Some(control) => control,
                 None => Control::when_up(&up.powered.network.link).await.map_err(lost)?,
             };
-            control.thaw(FREEZE).await.map_err(lost)
+            control.thaw(FREEZE).await.map_err(lost)?;
+            Ok::<_, Error>(control)
         };
-        let limited = tokio::time::timeout(FREEZE, going).await;
-        if let Ok(Err(error)) = limited {
+        match (tokio::time::timeout(FREEZE, going).await, &up.monitor) {
+            (Ok(Ok(control)), Some(monitor)) => monitor.give_control(control),
             // The monitor will find it lost if it is.
-            tracing::error!(machine = %self.record.id, error = error.chain(), "cannot go on after a capture");
+            (Ok(Err(error)), _) => {
+                tracing::error!(machine = %self.record.id, error = error.chain(), "cannot go on after a capture");
+            }
+            _ => {}
         }
     }
 
@@ -350,6 +363,20 @@ impl Actor {
                 tracing::debug!(machine = %self.record.id, network = before, "nobody is connected any more");
                 let _ = self.persist().await;
             }
+        }
+    }
+}
+
+/// Waits until a frozen guest does nothing any more: what it was about to do, such as
+/// to close the connection that it was frozen over, is the first that it would go on
+/// with, and then in code that has to be translated anew.
+pub async fn settled(vm: &dyn Vm) {
+    let mut seen = vm.cpu_time();
+    for _ in 0..LOOKS {
+        tokio::time::sleep(LOOK).await;
+        let before = std::mem::replace(&mut seen, vm.cpu_time());
+        if seen.saturating_sub(before) < QUIET {
+            return;
         }
     }
 }
