@@ -119,6 +119,10 @@ impl Report {
             let _ =
                 writeln!(text, "| {what} | {small:.0} | {middle:.0} | {large:.0} | {:.2} |", large / small);
         }
+        text.push_str(
+            "\nThe three machines are there at once and take turns within every row, so that a busy minute of\n\
+             the host hits all sizes alike.\n",
+        );
         egress(&mut text, &self.egress);
         text.push('\n');
         for note in &self.notes {

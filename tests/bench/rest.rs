@@ -1,14 +1,22 @@
 //! Sleep, wake, fork and the rest, at three sizes of memory. What is compared
 //! is ourselves with ourselves: none of it may cost more because a machine has
 //! more memory, most of which the guest has written.
+//!
+//! A host drifts over minutes, and its drift would be what is compared if one
+//! size were measured after the other. So a machine of every size is there at
+//! once, and within each row they take turns.
 
 use crate::{measure::median, report::Report};
 use anyhow::{Context as _, Result};
 use berth_tests::{Account, Output, Remote, Scratch, Service, Settings, eventually};
 use std::{fs, time::Duration};
 
-const SIZES: [(&str, u32); 3] = [("256M", 256), ("1G", 1024), ("4G", 4096)];
+/// And how many forks at once. Ten of the largest do not fit; what is compared
+/// is per fork.
+const SIZES: [(&str, u32); 3] = [("256M", 10), ("1G", 10), ("4G", 2)];
 const ROUNDS: usize = 10;
+/// The same for many forks at once, which take long: every size begins once.
+const ROUNDS_OF_MANY: usize = 3;
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Touches most of the memory that is free, page by page, and keeps it.
@@ -45,24 +53,28 @@ while True:
 ";
 
 pub fn measure(scratch: &Scratch, report: &mut Report) -> Result<()> {
-    let ready: Vec<String> = SIZES.iter().map(|(size, _)| (*size).to_owned()).collect();
-    let settings = Settings::default().set("service.log", "info").set("idle.ready", ready);
-    let service = Service::start(scratch, &settings)?;
+    let service = Service::start(scratch, &settings())?;
     let account = service.account(scratch)?;
     let templates = service.data().join("pool/generations");
     eventually("a template for every size", LIMIT, || Ok(fs::read_dir(&templates)?.count() == SIZES.len()))?;
-    let mut columns = Vec::new();
-    for (size, _) in SIZES {
-        eprintln!("resting at {size}");
-        columns.push(Column::measure(&account, size)?);
-    }
-    for (row, what) in ROWS.iter().enumerate() {
-        let figures: Vec<f64> = columns.iter().filter_map(|column| column.0.get(row).copied()).collect();
-        if let [small, middle, large] = figures.as_slice() {
-            report.rest(what, [*small, *middle, *large]);
-        }
+    let machines = SIZES.map(|(size, forks)| Machine::new(&account, size, forks));
+    for (what, figures) in ROWS.into_iter().zip(rows(&machines)?) {
+        report.rest(what, figures);
     }
     service.stop()
+}
+
+/// Room for all sizes and their forks at once, also for those of the turn
+/// before: what `rm` has not given back yet must not refuse the next.
+fn settings() -> Settings {
+    let ready: Vec<String> = SIZES.iter().map(|(size, _)| (*size).to_owned()).collect();
+    Settings::default()
+        .set("service.log", "info")
+        .set("idle.ready", ready)
+        .set("host.memory", "64G")
+        .set("host.pool_size", "48G")
+        .set("quota.machines", 60)
+        .set("quota.memory", "64G")
 }
 
 const ROWS: [&str; 11] = [
@@ -79,96 +91,204 @@ const ROWS: [&str; 11] = [
     "`restore`",
 ];
 
-struct Column([f64; ROWS.len()]);
+/// In the order of `ROWS`, each by size.
+fn rows(machines: &[Machine; 3]) -> Result<[[f64; 3]; ROWS.len()]> {
+    eprintln!("resting, the sizes by turns");
+    let fresh = by_turns(machines, ROUNDS, Machine::fresh)?;
+    for machine in machines {
+        machine.make()?;
+    }
+    let running = by_turns(machines, ROUNDS, |machine, _| machine.command())?;
+    let paused = by_turns(machines, ROUNDS, |machine, _| machine.paused())?;
+    let warm = by_turns(machines, ROUNDS, |machine, _| machine.asleep(Cache::Warm))?;
+    let cold = by_turns(machines, ROUNDS, |machine, _| machine.asleep(Cache::Dropped))?;
+    let fork = by_turns(machines, ROUNDS, |machine, _| machine.fork())?;
+    let forks = by_turns(machines, ROUNDS_OF_MANY, |machine, _| machine.forks())?;
+    let pause = by_turns(machines, ROUNDS, |machine, _| machine.ticked())?;
+    for machine in machines {
+        machine.prepare_dirt()?;
+    }
+    let busy = by_turns(machines, ROUNDS, |machine, _| machine.ticked_dirtying())?;
+    for machine in machines {
+        machine.signal_dirt("KILL")?;
+    }
+    let snapshot = by_turns(machines, ROUNDS, Machine::snapshot)?;
+    let restore = by_turns(machines, ROUNDS, Machine::restore)?;
+    for machine in machines {
+        machine.verb("rm", "")?;
+    }
+    Ok([running, paused, warm, cold, fresh, fork, forks, pause, busy, snapshot, restore])
+}
 
-impl Column {
-    fn measure(account: &Account, size: &str) -> Result<Self> {
-        let fresh = repeat(|round| {
-            let name = format!("new-{round}");
-            let made = account.verb(&format!("new {name} --memory {size}"))?.ok()?;
-            let figure = milliseconds(&made) + milliseconds(&account.at(&name).exec("true")?);
-            account.verb(&format!("rm {name}"))?.ok()?;
-            Ok(figure)
-        })?;
-        account.verb(&format!("new dev --memory {size}"))?.ok()?;
-        let dev = account.at("dev");
-        dev.write("fill.py", FILL)?;
-        dev.write("ticker.py", TICKER)?;
-        dev.write("dirty.py", DIRTY)?;
-        dev.exec("nohup python3 fill.py > /dev/null 2>&1 &")?;
-        eventually("a full memory", LIMIT, || Ok(dev.run("test -s /tmp/filled")?.status == 0))?;
-        let running = repeat(|_| once(&dev))?;
-        let paused = repeat(|_| {
-            account.verb("idle dev --pause 1s --sleep never")?.ok()?;
-            state(account, "paused")?;
-            let figure = once(&dev);
-            account.verb("idle dev --pause never")?.ok()?;
-            figure
-        })?;
-        let warm = repeat(|_| {
-            account.verb("sleep dev")?.ok()?;
-            once(&dev)
-        })?;
-        let cold = repeat(|_| {
-            account.verb("sleep dev")?.ok()?;
+/// The median of every machine, each measured once per round. Who begins
+/// rotates, and in every other three rounds they go the other way about: what
+/// one leaves for the background must not always fall to the same next.
+fn by_turns(
+    machines: &[Machine; 3],
+    rounds: usize,
+    one: impl Fn(&Machine, usize) -> Result<f64>,
+) -> Result<[f64; 3]> {
+    let mut all = machines.each_ref().map(|machine| (machine, Vec::new()));
+    for round in 0..rounds {
+        let mut turns = all.each_mut();
+        turns.rotate_left(round % machines.len());
+        if round / machines.len() % 2 == 1 {
+            turns.reverse();
+        }
+        for (machine, figures) in turns {
+            figures.push(one(machine, round).with_context(|| format!("{}, round {round}", machine.name))?);
+        }
+    }
+    Ok(all.map(|(_, figures)| median(figures)))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cache {
+    Warm,
+    Dropped,
+}
+
+/// The one of a size that is measured; there once it is made.
+struct Machine {
+    account: Account,
+    size: &'static str,
+    forks: u32,
+    name: String,
+    dev: Remote,
+}
+
+impl Machine {
+    fn new(account: &Account, size: &'static str, forks: u32) -> Self {
+        let name = format!("dev-{}", size.to_lowercase());
+        let dev = account.at(&name);
+        Self { account: account.clone(), size, forks, name, dev }
+    }
+
+    /// Fills its memory. It rests only when told to: the others' turns are
+    /// longer than the default idleness.
+    fn make(&self) -> Result<()> {
+        self.verb("new", &format!("--memory {}", self.size))?;
+        self.verb("idle", "--pause never --sleep never")?;
+        self.dev.write("fill.py", FILL)?;
+        self.dev.write("ticker.py", TICKER)?;
+        self.dev.write("dirty.py", DIRTY)?;
+        self.dev.exec("nohup python3 fill.py > /dev/null 2>&1 &")?;
+        self.appears("/tmp/filled")
+    }
+
+    /// `VERB NAME REST`, which must succeed.
+    fn verb(&self, verb: &str, rest: &str) -> Result<Output> {
+        self.account.verb(&format!("{verb} {} {rest}", self.name))?.ok()
+    }
+
+    fn appears(&self, path: &str) -> Result<()> {
+        eventually(path, LIMIT, || Ok(self.dev.run(&format!("test -s {path}"))?.status == 0))
+    }
+
+    fn state(&self, wanted: &str) -> Result<()> {
+        eventually(wanted, LIMIT, || {
+            let info = self.verb("info", "--json")?.json()?;
+            Ok(info.get("state").and_then(|state| state.as_str()) == Some(wanted))
+        })
+    }
+
+    fn command(&self) -> Result<f64> {
+        Ok(milliseconds(&self.dev.exec("true")?))
+    }
+
+    fn paused(&self) -> Result<f64> {
+        self.verb("idle", "--pause 1s")?;
+        self.state("paused")?;
+        let figure = self.command();
+        self.verb("idle", "--pause never")?;
+        figure
+    }
+
+    fn asleep(&self, cache: Cache) -> Result<f64> {
+        self.verb("sleep", "")?;
+        if cache == Cache::Dropped {
             sync_all();
             fs::write("/proc/sys/vm/drop_caches", "3")?;
-            once(&dev)
-        })?;
-        let fork = repeat(|_| {
-            let made = account.verb("fork dev kid")?.ok()?;
-            let figure = milliseconds(&made) + milliseconds(&account.at("kid").exec("true")?);
-            account.verb("rm kid")?.ok()?;
-            Ok(figure)
-        })?;
-        // Ten of the largest do not fit; what is compared is per fork.
-        let many = if size == "4G" { 2 } else { 10 };
-        let forks =
-            milliseconds(&account.verb(&format!("fork dev kid -n {many}"))?.ok()?) * 10.0 / f64::from(many);
-        let kids: Vec<String> = (1..=many).map(|n| format!("kid-{n}")).collect();
-        account.verb(&format!("rm {}", kids.join(" ")))?.ok()?;
-        let pause = repeat(|_| ticked(account, &dev))?;
-        dev.exec("nohup python3 dirty.py > /dev/null 2>&1 & echo $! > /tmp/dirt")?;
-        eventually("something dirty", LIMIT, || Ok(dev.run("test -s /tmp/dirtying")?.status == 0))?;
-        let busy = repeat(|_| ticked(account, &dev))?;
-        dev.exec("kill $(cat /tmp/dirt)")?;
-        let snapshot =
-            repeat(|round| Ok(milliseconds(&account.verb(&format!("snapshot dev s{round}"))?.ok()?)))?;
-        let restore =
-            repeat(|round| Ok(milliseconds(&account.verb(&format!("restore dev s{round}"))?.ok()?)))?;
-        account.verb("rm dev")?.ok()?;
-        Ok(Self([running, paused, warm, cold, fresh, fork, forks, pause, busy, snapshot, restore]))
+        }
+        self.command()
     }
-}
 
-/// What a 1 ms ticker in the source sees of a fork.
-fn ticked(account: &Account, dev: &Remote) -> Result<f64> {
-    dev.exec("rm -f /tmp/ticking /tmp/worst; nohup python3 ticker.py > /dev/null 2>&1 & echo $! > /tmp/pid")?;
-    eventually("a ticker", LIMIT, || Ok(dev.run("test -s /tmp/ticking")?.status == 0))?;
-    account.verb("fork dev kid")?.ok()?;
-    dev.exec("kill $(cat /tmp/pid)")?;
-    eventually("the ticker's end", LIMIT, || Ok(dev.run("test -s /tmp/worst")?.status == 0))?;
-    account.verb("rm kid")?.ok()?;
-    dev.line("cat /tmp/worst")?.parse().context("the ticker's figure")
-}
+    /// Another machine of its size.
+    fn fresh(&self, round: usize) -> Result<f64> {
+        let name = format!("{}-new-{round}", self.name);
+        let made = self.account.verb(&format!("new {name} --memory {}", self.size))?.ok()?;
+        self.first_command(&made, &name)
+    }
 
-fn repeat(mut one: impl FnMut(usize) -> Result<f64>) -> Result<f64> {
-    Ok(median((0..ROUNDS).map(&mut one).collect::<Result<_>>()?))
-}
+    fn fork(&self) -> Result<f64> {
+        let kid = self.kid();
+        let made = self.verb("fork", &kid)?;
+        self.first_command(&made, &kid)
+    }
 
-fn once(remote: &Remote) -> Result<f64> {
-    Ok(milliseconds(&remote.exec("true")?))
+    /// What it took to make a machine and have it run a command; then it goes.
+    fn first_command(&self, made: &Output, name: &str) -> Result<f64> {
+        let figure = milliseconds(made) + milliseconds(&self.account.at(name).exec("true")?);
+        self.account.verb(&format!("rm {name}"))?.ok()?;
+        Ok(figure)
+    }
+
+    fn forks(&self) -> Result<f64> {
+        let (kid, many) = (self.kid(), self.forks);
+        let made = self.verb("fork", &format!("{kid} -n {many}"))?;
+        let kids: Vec<String> = (1..=many).map(|n| format!("{kid}-{n}")).collect();
+        self.account.verb(&format!("rm {}", kids.join(" ")))?.ok()?;
+        Ok(milliseconds(&made) * 10.0 / f64::from(many))
+    }
+
+    fn kid(&self) -> String {
+        format!("{}-kid", self.name)
+    }
+
+    /// What a 1 ms ticker in the source sees of a fork.
+    fn ticked(&self) -> Result<f64> {
+        let (dev, kid) = (&self.dev, self.kid());
+        dev.exec(
+            "rm -f /tmp/ticking /tmp/worst; nohup python3 ticker.py > /dev/null 2>&1 & echo $! > /tmp/pid",
+        )?;
+        self.appears("/tmp/ticking")?;
+        self.verb("fork", &kid)?;
+        dev.exec("kill $(cat /tmp/pid)")?;
+        self.appears("/tmp/worst")?;
+        self.account.verb(&format!("rm {kid}"))?.ok()?;
+        dev.line("cat /tmp/worst")?.parse().context("the ticker's figure")
+    }
+
+    /// Starts what dirties, and has it stand still: it would take the host's
+    /// cores from whoever has its turn.
+    fn prepare_dirt(&self) -> Result<()> {
+        self.dev.exec("nohup python3 dirty.py > /dev/null 2>&1 & echo $! > /tmp/dirt")?;
+        self.appears("/tmp/dirtying")?;
+        self.signal_dirt("STOP")
+    }
+
+    fn ticked_dirtying(&self) -> Result<f64> {
+        self.signal_dirt("CONT")?;
+        let figure = self.ticked();
+        self.signal_dirt("STOP")?;
+        figure
+    }
+
+    fn signal_dirt(&self, signal: &str) -> Result<()> {
+        self.dev.exec(&format!("kill -{signal} $(cat /tmp/dirt)")).map(drop)
+    }
+
+    fn snapshot(&self, round: usize) -> Result<f64> {
+        Ok(milliseconds(&self.verb("snapshot", &format!("s{round}"))?))
+    }
+
+    fn restore(&self, round: usize) -> Result<f64> {
+        Ok(milliseconds(&self.verb("restore", &format!("s{round}"))?))
+    }
 }
 
 fn milliseconds(output: &Output) -> f64 {
     output.elapsed.as_secs_f64() * 1000.0
-}
-
-fn state(account: &Account, wanted: &str) -> Result<()> {
-    eventually(wanted, LIMIT, || {
-        let info = account.verb("info dev --json")?.ok()?.json()?;
-        Ok(info.get("state").and_then(|state| state.as_str()) == Some(wanted))
-    })
 }
 
 /// Dirty pages cannot be dropped.
