@@ -16,7 +16,7 @@ use berth_types::{ByteSize, GenerationId};
 use sha2::{Digest, Sha256};
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Read as _},
     os::unix::fs::{DirBuilderExt, MetadataExt, chown},
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
@@ -26,6 +26,9 @@ pub const RAM: &str = "ram";
 pub const MANIFEST: &str = "manifest.json";
 /// A clone of RAM that is about to take its place.
 const LEFT: &str = "ram.clone";
+
+/// All of a device state, and more of a disk than is looked at.
+const WARM: usize = 128 << 10;
 
 /// How a machine's files get into a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +152,11 @@ impl Generations {
             }
             chown(&to, Some(uid), Some(uid)).file("give away", &to)?;
         }
+        // What a hypervisor reads before it answers. A clone has nothing in memory, and
+        // behind the RAM that is being read ahead it would wait.
+        for name in [DISK, STATE] {
+            warm(&machine.join(name))?;
+        }
         Ok(())
     }
 
@@ -260,6 +268,12 @@ pub fn fingerprint(directory: &Path) -> Result<(u64, String)> {
     };
     let digest = Sha256::digest(&bytes);
     Ok((bytes.len() as u64, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+/// How a file begins, into memory. One that is not there is not missed.
+fn warm(path: &Path) -> Result<()> {
+    let read = File::open(path).and_then(|mut file| file.read(&mut vec![0; WARM]));
+    gone(read.map(drop)).file("read", path)
 }
 
 /// A machine's directory has it as well.
