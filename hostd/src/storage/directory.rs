@@ -184,10 +184,6 @@ pub fn tail(path: &Path, limit: u64) -> String {
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
-pub fn sync_data(path: &Path) -> Result<()> {
-    File::open(path).and_then(|file| file.sync_data()).file("sync", path)
-}
-
 /// Has the data of a file on its way to the disk below: a clone would wait for that.
 /// No more, for to wait until the disk has it takes 30 ms.
 #[allow(unsafe_code)]

@@ -228,8 +228,8 @@ impl Storage {
         let directory = self.directory(id);
         blocking(move || {
             for _ in 0..2 {
-                directory::sync_data(&directory.join(RAM))?;
-                directory::sync_data(&directory.join(DISK))?;
+                directory::write_out(&directory.join(RAM))?;
+                directory::write_out(&directory.join(DISK))?;
             }
             Ok(())
         })
