@@ -34,7 +34,7 @@ use std::{
 
 /// Beside the programs, as they are installed.
 pub const LIBRARY: &str = "libberth_linked.so";
-/// A machine and the next one; each has some 8 MiB of its own.
+/// A machine and the next one; each has some 13 MiB of its own.
 const READY: usize = 2;
 const LATER: Duration = Duration::from_secs(2);
 
