@@ -182,6 +182,7 @@ impl Actor {
         }
         let thawed = clock.elapsed();
         fault::point("wake.thawed");
+        self.host.storage.warm(&self.record.id);
         let (laid, laid_out) = oneshot::channel();
         let parting = async {
             self.host.archive.part(&generation.id, &self.record, directory).await?;

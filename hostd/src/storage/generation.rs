@@ -152,11 +152,6 @@ impl Generations {
             }
             chown(&to, Some(uid), Some(uid)).file("give away", &to)?;
         }
-        // What a hypervisor reads before it answers. A clone has nothing in memory, and
-        // behind the RAM that is being read ahead it would wait.
-        for name in [DISK, STATE] {
-            warm(&machine.join(name))?;
-        }
         Ok(())
     }
 
@@ -270,8 +265,14 @@ pub fn fingerprint(directory: &Path) -> Result<(u64, String)> {
     Ok((bytes.len() as u64, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
+/// What a hypervisor reads of a machine before it answers. A clone has nothing in memory,
+/// and behind the RAM that is read ahead it would wait.
+pub fn warm(machine: &Path) -> Result<()> {
+    [DISK, STATE].iter().try_for_each(|name| warm_file(&machine.join(name)))
+}
+
 /// How a file begins, into memory. One that is not there is not missed.
-fn warm(path: &Path) -> Result<()> {
+fn warm_file(path: &Path) -> Result<()> {
     let read = File::open(path).and_then(|mut file| file.read(&mut vec![0; WARM]));
     gone(read.map(drop)).file("read", path)
 }

@@ -236,6 +236,16 @@ impl Storage {
         .await
     }
 
+    /// Has what its hypervisor will wait for read in the background: before the memory.
+    pub fn warm(&self, id: &MachineId) {
+        let directory = self.directory(id);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = generation::warm(&directory) {
+                tracing::debug!(error = error.chain(), "not read before it is needed");
+            }
+        });
+    }
+
     /// Has a sleeping machine's memory read in the background, as far as a machine
     /// of this template is in memory. It can do without.
     pub fn read_ahead(&self, id: &MachineId, template: &GenerationId) {
