@@ -9,36 +9,24 @@ use rustix::{
     fs::{Advice, SeekFrom, fadvise, seek},
     io::Errno,
 };
-use std::{
-    collections::VecDeque, fs::File, io, num::NonZeroU64, ops::Range, os::unix::fs::FileExt as _, path::Path,
-};
+use std::{fs::File, io, num::NonZeroU64, ops::Range, path::Path};
 
 /// As much as the kernel reads at once for a single wish.
 const PIECE: u64 = 2 << 20;
-/// How much may be on its way: somebody who waits for a single page, such as the
-/// hypervisor or the guest, is behind it.
-const WINDOW: usize = 2;
 /// A freshly booted machine has less than this in memory.
 const MOST: u64 = 256 << 20;
 
-/// Reads those parts of a memory that a freshly booted machine has in use: its
-/// kernel and the programs that every machine starts with. Returns when most of it is
-/// there.
+/// Asks for those parts of a memory that a freshly booted machine has in use:
+/// its kernel and the programs that every machine starts with.
 pub fn read(memory: &Path, booted: &Path) -> io::Result<()> {
     let ranges = data(&File::open(booted)?)?;
     let file = File::open(memory)?;
-    let (mut left, mut under_way) = (MOST, VecDeque::with_capacity(WINDOW));
+    let mut left = MOST;
     for piece in ranges.into_iter().flat_map(pieces) {
         let length = piece.end - piece.start;
         let Some(rest) = left.checked_sub(length) else { break };
         left = rest;
         fadvise(&file, piece.start, NonZeroU64::new(length), Advice::WillNeed)?;
-        under_way.push_back(piece.end - 1);
-        if under_way.len() > WINDOW
-            && let Some(last) = under_way.pop_front()
-        {
-            file.read_at(&mut [0], last)?;
-        }
     }
     Ok(())
 }
@@ -67,6 +55,7 @@ fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn only_what_was_written_is_data() {
