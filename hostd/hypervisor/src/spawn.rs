@@ -79,7 +79,11 @@ impl Drop for Newborn {
             files::discard(&path);
         }
         let group = self.group.take();
-        let Some(process) = self.process.take() else { return };
+        let Some(process) = self.process.take() else {
+            // It did not come to one: nobody is in its group.
+            group.iter().for_each(|group| files::discard(group));
+            return;
+        };
         let _ = process.signal(Signal::KILL);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
