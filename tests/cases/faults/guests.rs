@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 pub const CASES: &[Case] = cases![
     Service:
         a_full_disk_is_its_machines_problem,
+        a_machine_writes_on_when_its_caches_are_gone,
         a_panic_fails_that_machine;
     OwnService:
         a_killed_hypervisor_loses_no_synced_file,
@@ -50,6 +51,20 @@ fn a_full_disk_is_its_machines_problem(context: &Context) -> Result<()> {
     ensure!(state(&account, "full")? == "running", "it does not run any more");
     full.exec("rm big rest && echo room > more")?;
     ensure!(context.remote("session")?.line("echo well")? == "well", "another machine");
+    Ok(())
+}
+
+/// What a shortage of memory does to the caches, at once: there were kernels that
+/// could not write any more after it, and stood still with the filesystem locked.
+fn a_machine_writes_on_when_its_caches_are_gone(context: &Context) -> Result<()> {
+    let account = context.account()?;
+    account.verb("new thirsty --memory 256M")?.ok()?;
+    let thirsty = account.at("thirsty");
+    thirsty.exec("sync; echo 3 | sudo tee /proc/sys/vm/drop_caches")?;
+    let write = "dd if=/dev/urandom of=data bs=1M count=8 conv=fsync 2>/dev/null && sync";
+    thirsty.ssh(&[]).arg(write).limit(MINUTE).finish()?.ok()?;
+    let console = account.verb("info thirsty --console")?.ok()?.text();
+    ensure!(!console.contains("BUG:") && !console.contains("Oops"), "{console}");
     Ok(())
 }
 
