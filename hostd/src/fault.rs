@@ -19,6 +19,7 @@ pub const POINTS: &[&str] = &[
     "sleep.moved",
     "sleep.saved",
     "template.saved",
+    "template.tried",
     "wake.greeted",
     "wake.intent",
     "wake.parted",

@@ -2,7 +2,10 @@
 //!
 //! A machine's memory has one size for life, so there is a template for each
 //! size that is asked for: those of the configuration are made when hostd
-//! starts, others after the first machine of their size.
+//! starts, others after the first machine of their size. Once one is ready a copy of
+//! it is run for nobody (`trial`): what that touches is read ahead for the others.
+
+mod trial;
 
 use crate::{
     archive,
@@ -74,7 +77,10 @@ async fn ensure(host: &Arc<Host>, machine: &Machine) {
     if machine.disk >= host.config.machine.disk {
         template.disk = host.config.machine.disk;
     }
-    if find(host, machine).is_some_and(|one| one.disk >= template.disk) || host.is_closing() {
+    if let Some(found) = find(host, machine).filter(|one| one.disk >= template.disk) {
+        return trial::run(host, &found).await;
+    }
+    if host.is_closing() {
         return;
     }
     for limit in [host.first_boot_limit(), host.boot_limit()] {
@@ -88,7 +94,7 @@ async fn ensure(host: &Arc<Host>, machine: &Machine) {
                     ms = started.elapsed().as_millis(),
                     "a machine of this size is ready to be copied"
                 );
-                return;
+                return trial::run(host, &generation).await;
             }
             Err(error) => tracing::warn!(error = error.chain(), "cannot make a template"),
         }

@@ -14,7 +14,7 @@ mod rest;
 mod up;
 
 pub use actor::{Beginning, spawn};
-pub use power::{Powered, greet, missing_image, power, prepare};
+pub use power::{Powered, greet, missing_image, power, prepare, resume};
 pub use rest::settled;
 
 use crate::{egress, host::Host, net::Link};

@@ -6,9 +6,10 @@ use crate::{
     host::Host,
     ledger::MemoryLease,
     net::Network,
+    template,
 };
 use berth_hypervisor::{Launch, Origin, Vm};
-use berth_types::{Code, Machine, Refusal};
+use berth_types::{Code, Generation, Machine, Refusal};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -85,6 +86,63 @@ pub async fn power(
     match powered.await {
         Ok(vm) => Ok(Powered { vm, network, _memory: memory }),
         Err(error) => Err((error, memory, network)),
+    }
+}
+
+/// Starts the hypervisor on the memory of a generation, which is laid out meanwhile, and
+/// lets it go on. Each `moment` at which a crash would leave something else is told.
+pub async fn resume(
+    host: &Host,
+    machine: &Machine,
+    generation: &Generation,
+    memory: MemoryLease,
+    network: Network,
+    moment: fn(&'static str),
+) -> Result<Powered, (Error, MemoryLease, Network)> {
+    let directory = host.storage.directory(&machine.id);
+    let clock = Instant::now();
+    if let Err(error) = host.archive.thaw(&generation.id, machine, directory.clone()).await {
+        return Err((error, memory, network));
+    }
+    let thawed = clock.elapsed();
+    moment("wake.thawed");
+    host.storage.warm(&machine.id);
+    let (laid, laid_out) = oneshot::channel();
+    let parting = async {
+        host.archive.part(&generation.id, machine, directory).await?;
+        let _ = laid.send(());
+        if let Some(template) = template::like(host, machine) {
+            host.storage.read_ahead(&machine.id, &template.id);
+        }
+        Ok(())
+    };
+    let starting = power(host, machine, memory, network, Some(laid_out));
+    let (powered, parted) = tokio::join!(starting, parting);
+    let (powered, parted) = match (powered, parted) {
+        (Err((_, memory, network)), Err(error)) => return Err((error, memory, network)),
+        (Err(failed), Ok(())) => return Err(failed),
+        (Ok(powered), parted) => (powered, parted),
+    };
+    moment("wake.parted");
+    let going = async {
+        parted?;
+        if machine.disk > generation.disk {
+            powered.vm.resize_disk(machine.disk).await?;
+        }
+        Ok::<_, Error>(powered.vm.resume().await?)
+    };
+    match going.await {
+        Ok(()) => {
+            // Used up: with RAM that has gone on it would be somebody else's past.
+            host.storage.forget_state(&machine.id);
+            tracing::debug!(machine = %machine.id, ?thawed, resumed = ?clock.elapsed(), "resumed");
+            Ok(powered)
+        }
+        Err(error) => {
+            let Powered { vm, network, _memory } = powered;
+            let _ = vm.kill().await;
+            Err((error, _memory, network))
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     Answer, Ask,
     actor::{Actor, Up, reply},
     monitor::{Monitor, Watched},
-    power::{Powered, greet, power, prepare},
+    power::{Powered, greet, power, prepare, resume},
 };
 use crate::{
     error::{Error, Result},
@@ -12,12 +12,10 @@ use crate::{
     guest::{Control, printable},
     ledger::MemoryLease,
     net::Network,
-    template,
 };
 use berth_types::{Code, Event, Failure, Refusal, Runtime, State, next};
 use jiff::Timestamp;
 use std::time::Instant;
-use tokio::sync::oneshot;
 
 impl Actor {
     pub async fn start(&mut self, mut answers: Vec<Answer>) {
@@ -175,51 +173,7 @@ impl Actor {
                 network,
             ));
         }
-        let directory = self.host.storage.directory(&self.record.id);
-        let clock = Instant::now();
-        if let Err(error) = self.host.archive.thaw(&generation.id, &self.record, directory.clone()).await {
-            return Err((error, memory, network));
-        }
-        let thawed = clock.elapsed();
-        fault::point("wake.thawed");
-        self.host.storage.warm(&self.record.id);
-        let (laid, laid_out) = oneshot::channel();
-        let parting = async {
-            self.host.archive.part(&generation.id, &self.record, directory).await?;
-            let _ = laid.send(());
-            if let Some(template) = template::like(&self.host, &self.record) {
-                self.host.storage.read_ahead(&self.record.id, &template.id);
-            }
-            Ok(())
-        };
-        let starting = power(&self.host, &self.record, memory, network, Some(laid_out));
-        let (powered, parted) = tokio::join!(starting, parting);
-        let (powered, parted) = match (powered, parted) {
-            (Err((_, memory, network)), Err(error)) => return Err((error, memory, network)),
-            (Err(failed), Ok(())) => return Err(failed),
-            (Ok(powered), parted) => (powered, parted),
-        };
-        fault::point("wake.parted");
-        let going = async {
-            parted?;
-            if self.record.disk > generation.disk {
-                powered.vm.resize_disk(self.record.disk).await?;
-            }
-            Ok::<_, Error>(powered.vm.resume().await?)
-        };
-        match going.await {
-            Ok(()) => {
-                // Used up: with RAM that has gone on it would be somebody else's past.
-                self.host.storage.forget_state(&self.record.id);
-                tracing::debug!(machine = %self.record.id, ?thawed, resumed = ?clock.elapsed(), "resumed");
-                Ok(powered)
-            }
-            Err(error) => {
-                let Powered { vm, network, _memory } = powered;
-                let _ = vm.kill().await;
-                Err((error, _memory, network))
-            }
-        }
+        resume(&self.host, &self.record, &generation, memory, network, fault::point).await
     }
 
     /// Loudly: in the log, and to whoever looks or connects.

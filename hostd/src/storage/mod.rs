@@ -247,7 +247,7 @@ impl Storage {
     }
 
     /// Has a sleeping machine's memory read in the background, as far as a machine
-    /// of this template is in memory. It can do without.
+    /// of this template needs it first. It can do without.
     pub fn read_ahead(&self, id: &MachineId, template: &GenerationId) {
         let memory = self.directory(id).join(RAM);
         let booted = self.generations.directory(template).join(RAM);
@@ -256,6 +256,22 @@ impl Storage {
                 tracing::debug!(%error, memory = %memory.display(), "not read ahead");
             }
         });
+    }
+
+    /// Writes down what a copy of a template has touched of its memory.
+    pub async fn learn(&self, pid: i32, copy: &MachineId, template: &GenerationId) -> Result<()> {
+        let memory = self.directory(copy).join(RAM);
+        let place = self.generations.directory(template).join(ahead::TOUCHED);
+        blocking(move || {
+            let ranges = ahead::touched(pid, &memory).file("look for the pages of", &memory)?;
+            if ranges.is_empty() { Ok(()) } else { replace(&place, ahead::format(&ranges).as_bytes()) }
+        })
+        .await
+    }
+
+    /// Whether that was done.
+    pub fn has_learnt(&self, template: &GenerationId) -> bool {
+        self.generations.directory(template).join(ahead::TOUCHED).exists()
     }
 
     /// Device state that does not belong to the RAM beside it any more.

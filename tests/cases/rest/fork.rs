@@ -1,6 +1,6 @@
 //! Forks: live, consistent, and each its own.
 
-use super::{machine, start_program};
+use super::{machine, settings, sound::sound, start_program};
 use crate::{
     cases,
     context::{Case, Context},
@@ -8,13 +8,15 @@ use crate::{
 };
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::{Account, Remote, eventually};
-use std::collections::HashSet;
+use std::{collections::HashSet, fs};
 
 pub const CASES: &[Case] = cases![
     Service:
         children_go_on_with_the_work,
         a_sleeping_machine_is_forked_in_its_sleep,
         a_fork_with_one_name;
+    OwnService:
+        a_copy_of_a_template_is_tried;
 ];
 
 /// Generous: the host is shared with everything else that is tested.
@@ -120,4 +122,30 @@ fn remove_all(account: &Account) -> Result<()> {
     let names: Vec<String> = super::machines(account)?.into_iter().map(|(name, _)| name).collect();
     account.verb(&format!("rm {}", names.join(" ")))?.ok()?;
     Ok(())
+}
+
+/// What a copy touches until a first command has ended is known once one was run for
+/// nobody, of which nothing is left.
+fn a_copy_of_a_template_is_tried(context: &Context) -> Result<()> {
+    context.with_service(&settings(), |service| {
+        let account = service.account(context.scratch())?;
+        let generations = service.data().join("pool/generations");
+        let mut touched = 0;
+        eventually("a copy to be tried", 3 * MINUTE, || {
+            let found = fs::read_dir(&generations)?
+                .find_map(|entry| fs::read_to_string(entry.ok()?.path().join("touched")).ok());
+            touched = found.as_deref().map_or(0, |text| text.lines().filter_map(length).sum());
+            Ok(found.is_some())
+        })?;
+        // A kernel and a shell are some megabytes, and the rest of it is not asked for.
+        ensure!((4 << 20..128 << 20).contains(&touched), "{touched} bytes were touched");
+        sound(service, &account)?;
+        ensure!(machine(&account, "dev")?.line("echo well")? == "well", "its copy");
+        Ok(())
+    })
+}
+
+fn length(line: &str) -> Option<u64> {
+    let (start, end) = line.split_once('-')?;
+    u64::from_str_radix(end, 16).ok()?.checked_sub(u64::from_str_radix(start, 16).ok()?)
 }

@@ -34,7 +34,8 @@ fn way(point: &str) -> Result<Way> {
         ("fork", _) => way(&[], "fork dev child", &["rm child"]),
         ("restore", _) => way(&[], "restore dev base", &[]),
         // Nobody asked for one of this size before: one is made ready behind the first.
-        ("template", _) => Way { aside: true, ..way(&[], "new odd --memory 320M", &["rm odd"]) },
+        ("template", "saved") => Way { aside: true, ..way(&[], "new odd --memory 320M", &["rm odd"]) },
+        ("template", _) => Way { aside: true, ..way(&[], "new odd --memory 384M", &["rm odd"]) },
         _ => bail!("this walk does not know the way to {point}"),
     })
 }
