@@ -33,7 +33,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     };
     let program = std::env::current_exe().during("find", "this program")?;
     let guest = Guest::start(Who::Current, program, Freezer::new(None))?;
-    server::serve(&guest, &listener)
+    server::serve(&guest, listener)
 }
 
 fn usage() -> Error {

@@ -15,10 +15,9 @@ const SHARE: u64 = 90;
 
 pub fn prepare() -> Result<PathBuf> {
     let root = Path::new(ROOT);
-    for controller in ["+memory", "+pids", "+cpu", "+io"] {
-        // A kernel without one of them still freezes and counts.
-        let _ = fs::write(root.join("cgroup.subtree_control"), controller);
-    }
+    // The others are the user's to turn on: memory that is accounted for and a second
+    // level of scheduling cost every page and every switch.
+    report(fs::write(root.join("cgroup.subtree_control"), "+pids").during("count", "threads"));
     let user = root.join("user");
     fs::create_dir_all(&user).during("make", user.display())?;
     if let Some(limit) = thread_limit() {

@@ -62,7 +62,7 @@ pub fn run() -> Result<()> {
     let asked = Arc::clone(&guest);
     guest::spawn("signals", move || waiting.serve(&asked))?;
     report(rehearse::start(&guest));
-    server::serve(&guest, &listener)
+    server::serve(&guest, listener)
 }
 
 /// What a kernel does for no reason but that time passes dirties memory, which is a

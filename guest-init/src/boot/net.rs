@@ -22,6 +22,10 @@ use crate::error::{Context, Error, Result};
 const BACKLOG: i32 = 1024;
 const CTL: &str = "ctl0";
 const ETH: &str = "eth0";
+/// The link loses nothing and is never crowded: what TCP does about that is in the way of
+/// the first answer after a wake, where guests are emulated.
+const PLAIN: [(&str, &str); 3] =
+    [("tcp_congestion_control", "reno"), ("tcp_no_metrics_save", "1"), ("tcp_autocorking", "0")];
 
 /// Brings up both links and returns the socket that the host connects to.
 pub fn set_up() -> Result<OwnedFd> {
@@ -92,6 +96,9 @@ fn ctl_inside() -> Result<OwnedFd> {
         netlink.add_neighbour(index, protocol::HOST_ADDRESS.into(), protocol::CTL_HOST_MAC)
     };
     up().during("bring up", CTL)?;
+    for (key, value) in PLAIN {
+        report(fs::write(format!("/proc/sys/net/ipv4/{key}"), value).during("set", key));
+    }
     let address = SocketAddr::V4(SocketAddrV4::new(own, protocol::PORT));
     let bound = || -> rustix::io::Result<OwnedFd> {
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -4,14 +4,14 @@ pub mod streams;
 pub mod wire;
 mod workers;
 
-use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use berth_guest_protocol::{GENERATION, Kind, Open, Opened, Opening, Refused, RefusedKind, decode};
-use rustix::net::{AddressFamily, SocketFlags, sockopt};
+use rustix::net::{AddressFamily, sockopt};
 
 use crate::{
     control,
-    error::{Context, Error, Result},
+    error::{Error, Result},
     exec, forward,
     guest::Guest,
 };
@@ -22,42 +22,15 @@ use workers::{Thread, Workers};
 const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves until the listener breaks.
-pub fn serve(guest: &Arc<Guest>, listener: &OwnedFd) -> Result<()> {
+pub fn serve(guest: &Arc<Guest>, listener: OwnedFd) -> Result<()> {
     // Whatever it accepts has its options.
-    tune(listener);
+    tune(&listener);
     let guest = Arc::clone(guest);
-    let workers = Workers::new(move |socket| stream(&guest, socket));
-    loop {
-        let socket = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(socket) => socket,
-            Err(error) if is_passing(error) => continue,
-            // Nothing can be accepted until a stream ends, and streams end.
-            Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOMEM) => {
-                std::thread::yield_now();
-                continue;
-            }
-            Err(error) => return Err(error).during("accept", "a stream"),
-        };
-        // Without a thread the socket is closed, which the host sees.
-        drop(workers.take(socket));
-    }
-}
-
-/// What goes wrong with one connection before it is accepted.
-fn is_passing(error: rustix::io::Errno) -> bool {
-    use rustix::io::Errno;
-    matches!(
-        error,
-        Errno::INTR
-            | Errno::AGAIN
-            | Errno::CONNABORTED
-            | Errno::PROTO
-            | Errno::NETDOWN
-            | Errno::HOSTDOWN
-            | Errno::HOSTUNREACH
-            | Errno::NETUNREACH
-            | Errno::PERM
-    )
+    let broken = Workers::start(listener, move |socket| stream(&guest, socket))?;
+    // An end without a word is one that nobody can tell of: every thread is gone.
+    broken
+        .recv()
+        .map_or_else(|_| Err(Error::new("accept", "a stream", io::ErrorKind::BrokenPipe.into())), Err)
 }
 
 fn stream(guest: &Arc<Guest>, socket: OwnedFd) -> Thread {

@@ -1,14 +1,26 @@
-//! Threads for streams. Making a thread, and ending one, is a good part of
-//! what the first answer after a wake costs where guests are emulated, so a few
-//! that are done wait for the next stream.
+//! Threads for streams. Making a thread, ending one, and waking one to give it a
+//! stream is a good part of what the first answer after a wake costs where guests
+//! are emulated. So a few wait for the next stream themselves, and each serves what
+//! it accepts.
 
 use std::{
-    collections::VecDeque,
     os::fd::OwnedFd,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
 };
 
-use crate::{error::Result, guest};
+use rustix::{
+    io::Errno,
+    net::{SocketFlags, accept_with},
+};
+
+use crate::{
+    error::{Error, Result},
+    guest,
+};
 
 /// Threads that wait at most; a wake needs two or three.
 const IDLE: usize = 4;
@@ -23,126 +35,155 @@ pub enum Thread {
 type Serve = dyn Fn(OwnedFd) -> Thread + Send + Sync;
 
 pub struct Workers {
+    listener: OwnedFd,
     serve: Box<Serve>,
-    queue: Mutex<Queue>,
-    arrived: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    sockets: VecDeque<OwnedFd>,
-    /// Threads that wait and have no socket promised to them.
-    idle: usize,
+    /// Threads that accept, or are about to. Never none, or nobody is let in.
+    waiting: AtomicUsize,
+    broken: Sender<Error>,
 }
 
 impl Workers {
-    pub fn new(serve: impl Fn(OwnedFd) -> Thread + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { serve: Box::new(serve), queue: Mutex::default(), arrived: Condvar::new() })
+    /// Serves what is accepted. What comes back tells if nothing can be any more.
+    pub fn start(
+        listener: OwnedFd,
+        serve: impl Fn(OwnedFd) -> Thread + Send + Sync + 'static,
+    ) -> Result<Receiver<Error>> {
+        let (broken, told) = channel();
+        let waiting = AtomicUsize::new(1);
+        let workers = Arc::new(Self { listener, serve: Box::new(serve), waiting, broken });
+        guest::spawn("stream", move || workers.work())?;
+        Ok(told)
     }
 
-    /// Serves a stream on a thread of its own, one that waits if there is any.
-    pub fn take(self: &Arc<Self>, socket: OwnedFd) -> Result<()> {
-        let mut queue = self.queue();
-        if queue.idle > 0 {
-            queue.idle -= 1;
-            queue.sockets.push_back(socket);
-            self.arrived.notify_one();
-            return Ok(());
-        }
-        drop(queue);
-        let workers = Arc::clone(self);
-        guest::spawn("stream", move || workers.work(socket))
-    }
-
-    fn work(&self, first: OwnedFd) {
-        let mut next = Some(first);
-        while let Some(socket) = next {
-            next = match (self.serve)(socket) {
-                Thread::Reusable => self.wait(),
-                Thread::Spent => None,
-            };
-        }
-    }
-
-    fn wait(&self) -> Option<OwnedFd> {
-        let mut queue = self.queue();
-        if queue.idle >= IDLE {
-            return None;
-        }
-        queue.idle += 1;
+    fn work(self: &Arc<Self>) {
         loop {
-            queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            if let Some(socket) = queue.sockets.pop_front() {
-                return Some(socket);
+            let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => socket,
+                Err(error) if is_passing(error) => continue,
+                // Nothing can be accepted until a stream ends, and streams end.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
+                    std::thread::yield_now();
+                    continue;
+                }
+                Err(error) => {
+                    // Whoever wanted to know may have heard it from another thread.
+                    let _ = self.broken.send(Error::new("accept", "a stream", error.into()));
+                    return;
+                }
+            };
+            if !self.is_replaced() {
+                // Without a thread the socket is closed, which the host sees.
+                continue;
+            }
+            if (self.serve)(socket) == Thread::Spent || !self.stays() {
+                return;
             }
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sees to it that somebody accepts while the calling thread serves.
+    fn is_replaced(self: &Arc<Self>) -> bool {
+        if self.waiting.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return true;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let workers = Arc::clone(self);
+        guest::spawn("stream", move || workers.work()).is_ok()
     }
+
+    /// Whether there are few enough who wait.
+    fn stays(&self) -> bool {
+        let stays = |waiting| (waiting < IDLE).then_some(waiting + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, stays).is_ok()
+    }
+}
+
+/// What goes wrong with one connection before it is accepted.
+fn is_passing(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::INTR
+            | Errno::AGAIN
+            | Errno::CONNABORTED
+            | Errno::PROTO
+            | Errno::NETDOWN
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::PERM
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::{
+        collections::HashSet,
         io::Read as _,
-        os::unix::net::UnixStream,
-        sync::mpsc::{Sender, channel},
+        os::{
+            fd::AsFd as _,
+            linux::net::SocketAddrExt as _,
+            unix::net::{SocketAddr, UnixListener, UnixStream},
+        },
+        sync::atomic::AtomicU32,
         thread::ThreadId,
     };
 
+    static NAMES: AtomicU32 = AtomicU32::new(0);
+
     /// Each stream tells which thread served it, and is served until it is closed.
-    fn workers(thread: Thread, told: Sender<ThreadId>) -> Arc<Workers> {
-        Workers::new(move |socket| {
+    struct Served {
+        address: SocketAddr,
+        listener: OwnedFd,
+        threads: Receiver<ThreadId>,
+        broken: Receiver<Error>,
+    }
+
+    fn serve(thread: Thread) -> Served {
+        let name = format!("berth-workers-{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed));
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let listener = OwnedFd::from(UnixListener::bind_addr(&address).unwrap());
+        let (told, threads) = channel();
+        let own = listener.try_clone().unwrap();
+        let broken = Workers::start(own, move |socket| {
             let _ = told.send(std::thread::current().id());
             let _ = UnixStream::from(socket).read_to_end(&mut Vec::new());
             thread
-        })
+        });
+        Served { address, listener, threads, broken: broken.unwrap() }
     }
 
-    fn stream(workers: &Arc<Workers>) -> UnixStream {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        workers.take(theirs.into()).unwrap();
-        ours
-    }
-
-    fn until_idle(workers: &Workers, idle: usize) {
-        while workers.queue().idle != idle {
-            std::thread::yield_now();
+    impl Served {
+        fn stream(&self) -> (UnixStream, ThreadId) {
+            let stream = UnixStream::connect_addr(&self.address).unwrap();
+            (stream, self.threads.recv().unwrap())
         }
     }
 
     #[test]
-    fn a_thread_that_is_done_serves_the_next() {
-        let (told, threads) = channel();
-        let workers = workers(Thread::Reusable, told);
-        drop(stream(&workers));
-        until_idle(&workers, 1);
-        drop(stream(&workers));
-        assert_eq!(threads.recv().unwrap(), threads.recv().unwrap());
-        until_idle(&workers, 1);
-    }
-
-    #[test]
     fn streams_at_once_have_threads_of_their_own_and_few_stay() {
-        let (told, threads) = channel();
-        let workers = workers(Thread::Reusable, told);
-        let all: Vec<_> = (0..10).map(|_| stream(&workers)).collect();
-        let served: std::collections::HashSet<_> = (0..10).map(|_| threads.recv().unwrap()).collect();
-        assert_eq!(served.len(), 10);
+        let served = serve(Thread::Reusable);
+        let all: Vec<_> = (0..10).map(|_| served.stream()).collect();
+        let first: HashSet<_> = all.iter().map(|(_, thread)| *thread).collect();
+        assert_eq!(first.len(), 10);
         drop(all);
-        until_idle(&workers, IDLE);
+        // Those who wait, and the one that stands in for the last of them.
+        let one_by_one: HashSet<_> = (0..50).map(|_| served.stream().1).collect();
+        assert!(one_by_one.len() <= 10 + IDLE, "{}", one_by_one.len());
+        assert!(one_by_one.len() < 50, "none serves twice");
     }
 
     #[test]
     fn a_spent_thread_serves_nobody_else() {
-        let (told, threads) = channel();
-        let workers = workers(Thread::Spent, told);
-        drop(stream(&workers));
-        drop(stream(&workers));
-        assert_ne!(threads.recv().unwrap(), threads.recv().unwrap());
-        assert_eq!(workers.queue().idle, 0);
+        let served = serve(Thread::Spent);
+        let threads: HashSet<_> = (0..10).map(|_| served.stream().1).collect();
+        assert_eq!(threads.len(), 10);
+    }
+
+    #[test]
+    fn a_listener_that_breaks_is_told_of() {
+        let served = serve(Thread::Reusable);
+        rustix::net::shutdown(served.listener.as_fd(), rustix::net::Shutdown::Both).unwrap();
+        assert!(served.broken.recv().unwrap().line().contains("accept"));
     }
 }
