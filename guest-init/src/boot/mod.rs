@@ -66,9 +66,11 @@ pub fn run() -> Result<()> {
 }
 
 /// What a kernel does for no reason but that time passes dirties memory, which is a
-/// file of the host's. A watchdog would take a pause for a lock-up, besides.
+/// file of the host's. A watchdog would take a pause for a lock-up, besides, and memory
+/// that is put together before anybody needs it so is looked at twice a second.
 fn rest() {
-    for (name, value) in [("vm/stat_interval", "60"), ("kernel/watchdog", "0")] {
+    let calm = [("vm/stat_interval", "300"), ("vm/compaction_proactiveness", "0"), ("kernel/watchdog", "0")];
+    for (name, value) in calm {
         let path = format!("/proc/sys/{name}");
         // A kernel without it has nothing to be calmed.
         if Path::new(&path).exists() {

@@ -26,7 +26,7 @@ use tokio::{
 const EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 /// A guest that does nothing is asked less and less often, for to answer is work:
 /// it dirties memory, which the host then writes to the pool.
-const SELDOM: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 60_000 });
+const SELDOM: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 180_000 });
 /// Which part of the time that it has been idle may pass unasked.
 const UNASKED: u32 = 4;
 /// A job in the foreground of a terminal counts for this long after it last
