@@ -26,11 +26,12 @@ pub fn serve(guest: &Arc<Guest>, listener: OwnedFd) -> Result<()> {
     // Whatever it accepts has its options.
     tune(&listener);
     let guest = Arc::clone(guest);
-    let broken = Workers::start(listener, move |socket| stream(&guest, socket))?;
-    // An end without a word is one that nobody can tell of: every thread is gone.
-    broken
-        .recv()
-        .map_or_else(|_| Err(Error::new("accept", "a stream", io::ErrorKind::BrokenPipe.into())), Err)
+    let (workers, broken) = Workers::new(listener, move |socket| stream(&guest, socket));
+    workers.add()?;
+    // Its threads tell what broke, or are gone without a word.
+    drop(workers);
+    let gone = |_| Error::new("accept", "a stream", io::ErrorKind::BrokenPipe.into());
+    Err(broken.recv().unwrap_or_else(gone))
 }
 
 fn stream(guest: &Arc<Guest>, socket: OwnedFd) -> Thread {

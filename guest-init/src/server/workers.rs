@@ -43,16 +43,21 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Serves what is accepted. What comes back tells if nothing can be any more.
-    pub fn start(
+    /// What comes back tells if nothing can be accepted any more.
+    pub fn new(
         listener: OwnedFd,
         serve: impl Fn(OwnedFd) -> Thread + Send + Sync + 'static,
-    ) -> Result<Receiver<Error>> {
+    ) -> (Arc<Self>, Receiver<Error>) {
         let (broken, told) = channel();
-        let waiting = AtomicUsize::new(1);
-        let workers = Arc::new(Self { listener, serve: Box::new(serve), waiting, broken });
-        guest::spawn("stream", move || workers.work())?;
-        Ok(told)
+        let waiting = AtomicUsize::new(0);
+        (Arc::new(Self { listener, serve: Box::new(serve), waiting, broken }), told)
+    }
+
+    /// Has one more thread accept.
+    pub fn add(self: &Arc<Self>) -> Result<()> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let workers = Arc::clone(self);
+        guest::spawn("stream", move || workers.work())
     }
 
     fn work(self: &Arc<Self>) {
@@ -83,12 +88,8 @@ impl Workers {
 
     /// Sees to it that somebody accepts while the calling thread serves.
     fn is_replaced(self: &Arc<Self>) -> bool {
-        if self.waiting.fetch_sub(1, Ordering::Relaxed) > 1 {
-            return true;
-        }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let workers = Arc::clone(self);
-        guest::spawn("stream", move || workers.work()).is_ok()
+        // Where no other can be had, it is this one that was added.
+        self.waiting.fetch_sub(1, Ordering::Relaxed) > 1 || self.add().is_ok()
     }
 
     /// Whether there are few enough who wait.
@@ -121,7 +122,6 @@ mod tests {
         collections::HashSet,
         io::Read as _,
         os::{
-            fd::AsFd as _,
             linux::net::SocketAddrExt as _,
             unix::net::{SocketAddr, UnixListener, UnixStream},
         },
@@ -134,7 +134,7 @@ mod tests {
     /// Each stream tells which thread served it, and is served until it is closed.
     struct Served {
         address: SocketAddr,
-        listener: OwnedFd,
+        workers: Arc<Workers>,
         threads: Receiver<ThreadId>,
         broken: Receiver<Error>,
     }
@@ -142,15 +142,15 @@ mod tests {
     fn serve(thread: Thread) -> Served {
         let name = format!("berth-workers-{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed));
         let address = SocketAddr::from_abstract_name(name).unwrap();
-        let listener = OwnedFd::from(UnixListener::bind_addr(&address).unwrap());
         let (told, threads) = channel();
-        let own = listener.try_clone().unwrap();
-        let broken = Workers::start(own, move |socket| {
-            let _ = told.send(std::thread::current().id());
-            let _ = UnixStream::from(socket).read_to_end(&mut Vec::new());
-            thread
-        });
-        Served { address, listener, threads, broken: broken.unwrap() }
+        let (workers, broken) =
+            Workers::new(UnixListener::bind_addr(&address).unwrap().into(), move |socket| {
+                let _ = told.send(std::thread::current().id());
+                let _ = UnixStream::from(socket).read_to_end(&mut Vec::new());
+                thread
+            });
+        workers.add().unwrap();
+        Served { address, workers, threads, broken }
     }
 
     impl Served {
@@ -158,19 +158,38 @@ mod tests {
             let stream = UnixStream::connect_addr(&self.address).unwrap();
             (stream, self.threads.recv().unwrap())
         }
+
+        /// A stream is opened, served and closed, and as many wait again.
+        fn whole_stream(&self, waiting: usize) -> ThreadId {
+            let (_, thread) = self.stream();
+            self.until_waiting(waiting);
+            thread
+        }
+
+        fn until_waiting(&self, wanted: usize) {
+            while self.workers.waiting.load(Ordering::Relaxed) != wanted {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_done_serves_again() {
+        let served = serve(Thread::Reusable);
+        // The second was added while the first served.
+        served.whole_stream(2);
+        let threads: HashSet<_> = (0..10).map(|_| served.whole_stream(2)).collect();
+        assert!(threads.len() <= 2, "{threads:?}");
     }
 
     #[test]
     fn streams_at_once_have_threads_of_their_own_and_few_stay() {
         let served = serve(Thread::Reusable);
         let all: Vec<_> = (0..10).map(|_| served.stream()).collect();
-        let first: HashSet<_> = all.iter().map(|(_, thread)| *thread).collect();
-        assert_eq!(first.len(), 10);
+        let threads: HashSet<_> = all.iter().map(|(_, thread)| *thread).collect();
+        assert_eq!(threads.len(), 10);
         drop(all);
-        // Those who wait, and the one that stands in for the last of them.
-        let one_by_one: HashSet<_> = (0..50).map(|_| served.stream().1).collect();
-        assert!(one_by_one.len() <= 10 + IDLE, "{}", one_by_one.len());
-        assert!(one_by_one.len() < 50, "none serves twice");
+        served.until_waiting(IDLE);
     }
 
     #[test]
@@ -183,7 +202,7 @@ mod tests {
     #[test]
     fn a_listener_that_breaks_is_told_of() {
         let served = serve(Thread::Reusable);
-        rustix::net::shutdown(served.listener.as_fd(), rustix::net::Shutdown::Both).unwrap();
+        rustix::net::shutdown(&served.workers.listener, rustix::net::Shutdown::Both).unwrap();
         assert!(served.broken.recv().unwrap().line().contains("accept"));
     }
 }
