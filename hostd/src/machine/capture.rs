@@ -72,11 +72,11 @@ impl Actor {
         self.host.storage.presync(&self.record.id).await?;
         // 2. It stands still for milliseconds.
         let what = if copies > 1 { For::Captures } else { For::Capture };
-        let control = self.quiesce(what).await?;
+        let still = self.quiesce(what).await?;
         fault::point("capture.frozen");
         let frozen = self.freeze(why).await;
         // 3. It goes on, whatever became of that.
-        self.go_on(control).await;
+        self.go_on(still).await;
         frozen
     }
 

@@ -17,9 +17,9 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Mutex, watch},
+    sync::{Mutex, OwnedMutexGuard, watch},
     task::JoinHandle,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 /// How often the host's own figures are looked at.
@@ -27,6 +27,8 @@ const EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 
 /// A guest that does nothing is asked less and less often, for to answer is work:
 /// it dirties memory, which the host then writes to the pool.
 const SELDOM: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 180_000 });
+/// How long an answer may take before the guest is frozen without it.
+const ANSWER: Duration = Duration::from_secs(2);
 /// Which part of the time that it has been idle may pass unasked.
 const UNASKED: u32 = 4;
 /// A job in the foreground of a terminal counts for this long after it last
@@ -42,6 +44,9 @@ pub struct Monitor {
 
 /// The connection that a guest is asked over, while there is one.
 type Line = Arc<Mutex<Option<Control>>>;
+
+/// That connection, kept from the monitor.
+pub type Hushed = OwnedMutexGuard<Option<Control>>;
 
 /// A machine, as far as its monitor has to know it.
 pub struct Watched {
@@ -79,10 +84,11 @@ impl Monitor {
         Self { task, control, activity, lost }
     }
 
-    /// The connection to the guest, if it is not in use: the monitor makes another one
-    /// when it needs it. A guest that is about to be captured should have none left.
-    pub fn take_control(&self) -> Option<Control> {
-        self.control.try_lock().ok()?.take()
+    /// Has it ask nothing while what is returned is kept: a guest that is about to stand
+    /// still would not hear the question, and the host's kernel would repeat it. A question
+    /// that is under way is waited for, but not for long.
+    pub async fn hush(&self) -> Option<Hushed> {
+        timeout(ANSWER, self.control.clone().lock_owned()).await.ok()
     }
 
     /// One that it may use from now on, if it has none.

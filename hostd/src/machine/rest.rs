@@ -3,7 +3,7 @@
 use super::{
     Answer,
     actor::{Actor, Kept, Up, reply},
-    monitor::Monitor,
+    monitor::Hushed,
     power::{Powered, greet, lost},
 };
 use crate::{
@@ -20,6 +20,14 @@ use berth_types::{Event, State, Why, next};
 use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// A machine that stands still, and nobody asks it anything.
+#[derive(Default)]
+pub struct Still {
+    monitor: Option<Hushed>,
+    /// What it was told on, if it goes on in a moment.
+    control: Option<Control>,
+}
 
 /// How long a guest may take to freeze its processes.
 const FREEZE: Duration = Duration::from_secs(20);
@@ -120,9 +128,10 @@ impl Actor {
     async fn pause(&mut self) -> Result<()> {
         let state = next(self.record.state, Event::Pause)?;
         let idle_for = self.idle_for();
-        self.quiesce(For::Sleep).await?;
+        let still = self.quiesce(For::Sleep).await?;
         if let Some(up) = &mut self.up {
             up.monitor = None;
+            drop(still);
             up.alarm = up.powered.network.link.alarm().await.ok();
         }
         self.paused = Instant::now().checked_sub(idle_for);
@@ -196,13 +205,17 @@ impl Actor {
     // ---- sleep ----
 
     /// Freezes the user's processes, then stops the vCPUs. If the guest does
-    /// not confirm, it goes on as before. What it was told on is returned, to
-    /// be told to go on without another connection, if it will.
-    pub async fn quiesce(&mut self, what: For) -> Result<Option<Control>> {
+    /// not confirm, it goes on as before. What is returned is to be kept until it goes on
+    /// or has ended.
+    pub async fn quiesce(&mut self, what: For) -> Result<Still> {
         let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
         let link = &up.powered.network.link;
         let rehearse = self.host.driver.capabilities().rehearse && what != For::Captures;
-        let there = up.monitor.as_ref().and_then(Monitor::take_control);
+        let mut monitor = match &up.monitor {
+            Some(monitor) => monitor.hush().await,
+            None => None,
+        };
+        let there = monitor.as_mut().and_then(|line| line.take());
         let mut control = Some(Control::frozen(there, link, rehearse, FREEZE).await.map_err(lost)?);
         if what == For::Sleep
             && let Some(control) = control.take()
@@ -210,15 +223,16 @@ impl Actor {
             control.part().await;
             settled(up.powered.vm.as_ref()).await;
         }
+        let still = Still { monitor, control };
         if let Err(error) = up.powered.vm.pause().await {
-            self.go_on(control).await;
+            self.go_on(still).await;
             return Err(error.into());
         }
-        Ok(control)
+        Ok(still)
     }
 
     /// Back from a quiesce that led nowhere, or has served its purpose.
-    pub async fn go_on(&mut self, control: Option<Control>) {
+    pub async fn go_on(&mut self, Still { monitor, control }: Still) {
         let Some(up) = &self.up else { return };
         let going = async {
             up.powered.vm.resume().await?;
@@ -229,13 +243,17 @@ impl Actor {
             control.thaw(FREEZE).await.map_err(lost)?;
             Ok::<_, Error>(control)
         };
-        match (tokio::time::timeout(FREEZE, going).await, &up.monitor) {
-            (Ok(Ok(control)), Some(monitor)) => monitor.give_control(control),
+        match tokio::time::timeout(FREEZE, going).await {
+            Ok(Ok(control)) => match (monitor, &up.monitor) {
+                (Some(mut line), _) => *line = Some(control),
+                (None, Some(monitor)) => monitor.give_control(control),
+                (None, None) => {}
+            },
             // The monitor will find it lost if it is.
-            (Ok(Err(error)), _) => {
+            Ok(Err(error)) => {
                 tracing::error!(machine = %self.record.id, error = error.chain(), "cannot go on after a capture");
             }
-            _ => {}
+            Err(_) => {}
         }
     }
 
@@ -259,16 +277,20 @@ impl Actor {
         {
             tracing::debug!(machine = %self.record.id, error = error.chain(), "not written out ahead");
         }
-        if let Err(error) = self.save(before == State::Paused).await {
-            self.give_up_suspending().await;
-            return Err(error);
-        }
+        let still = match self.save(before == State::Paused).await {
+            Ok(still) => still,
+            Err(error) => {
+                self.give_up_suspending().await;
+                return Err(error);
+            }
+        };
         // 3. The process ends; what it had is in its files.
         let Some(up) = self.up.take() else { return Err(Error::Guest("it has no process".into())) };
         let Powered { vm, mut network, .. } = up.powered;
         if let Err(error) = vm.kill().await {
             tracing::error!(machine = %self.record.id, %error, "cannot end a hypervisor");
         }
+        drop((up.monitor, still));
         fault::point("sleep.ended");
         // 4. The files become a generation.
         let manifest = archive::manifest(&self.record, why.clone(), self.host.driver.as_ref());
@@ -304,15 +326,13 @@ impl Actor {
         Ok(())
     }
 
-    async fn save(&mut self, quiet: bool) -> Result<()> {
-        if !quiet {
-            self.quiesce(For::Sleep).await?;
-        }
+    async fn save(&mut self, quiet: bool) -> Result<Still> {
+        let still = if quiet { Still::default() } else { self.quiesce(For::Sleep).await? };
         fault::point("sleep.frozen");
         let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
         up.powered.vm.save().await?;
         fault::point("sleep.saved");
-        Ok(())
+        Ok(still)
     }
 
     async fn give_up_suspending(&mut self) {
@@ -325,7 +345,7 @@ impl Actor {
             }
             return;
         }
-        self.go_on(None).await;
+        self.go_on(Still::default()).await;
         match next(self.record.state, Event::Up) {
             Ok(state) => {
                 let _ = self.become_state(state).await;

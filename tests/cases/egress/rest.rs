@@ -21,7 +21,8 @@ fn an_answer_wakes_whoever_waits_for_it(context: &Context) -> Result<()> {
         Ok(world.upstream.file("asked").exists())
     })?;
     world.account.verb("sleep waiter")?.ok()?;
-    ensure!(state(&world.account, "waiter")? == "asleep", "it does not sleep");
+    let now = state(&world.account, "waiter")?;
+    ensure!(now == "asleep", "it is {now}");
     fs::write(world.upstream.file("go"), "")?;
     eventually("the answer to wake it", Duration::from_secs(60), || {
         Ok(state(&world.account, "waiter")? == "running")
