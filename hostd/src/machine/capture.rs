@@ -1,6 +1,6 @@
 //! Points in time: frozen while the machine goes on, and gone back to.
 
-use super::{actor::Actor, rest::For};
+use super::{actor::Actor, still::For};
 use crate::{
     archive,
     error::{Error, Result, pool_full},

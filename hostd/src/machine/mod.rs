@@ -1,9 +1,9 @@
 //! A machine: one task owns it, everyone else asks or watches.
 //!
 //! The task is `actor`; what it does is a file each: `up` brings it up from
-//! disk or memory with a hypervisor from `power`, `rest` pauses it and puts it
-//! to sleep, `capture` freezes a point in time while it runs and goes back to
-//! one, `down` ends it.
+//! disk or memory with a hypervisor from `power`, `still` has it stand still,
+//! `rest` pauses it and puts it to sleep, `capture` freezes a point in time while
+//! it runs and goes back to one, `down` ends it.
 
 mod actor;
 mod capture;
@@ -11,11 +11,12 @@ mod down;
 mod monitor;
 mod power;
 mod rest;
+mod still;
 mod up;
 
 pub use actor::{Beginning, spawn};
 pub use power::{Powered, greet, missing_image, power, prepare, resume};
-pub use rest::settled;
+pub use still::settled;
 
 use crate::{egress, host::Host, net::Link};
 use berth_api::{MachineView, NetworkView};
