@@ -7,6 +7,8 @@
 //! is root, and has read nothing but its own program; without an order, because
 //! hostd is gone, it ends.
 
+mod ready;
+
 use berth_confine::{DESCRIPTORS, FIRST, LONGEST, ORDERS, Order, confine};
 use libc::{c_char, c_int, c_void};
 use rustix::{
@@ -69,33 +71,11 @@ pub unsafe extern "C" fn __libc_start_main(
     start(begin, argc, argv, init, fini, rtld_fini, stack_end)
 }
 
-/// What QEMU allocates until it answers, in pieces that come from the heap.
-const HEAP: usize = 5 << 20;
-const PIECE: usize = 64 << 10;
-const PAGE: usize = 4096;
-/// So much of the heap stays when it is freed: more than is asked for here.
-const KEPT: c_int = 32 << 20;
-
-/// Has memory in place that the program is about to ask for: to be given it page by
-/// page takes a fifth of what is left of its start.
-#[allow(unsafe_code)]
-fn warm() {
-    // SAFETY: a number for the allocator; then pieces that are its own, of which each is
-    // written to within its size, and freed once.
-    unsafe {
-        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
-        let pieces: Vec<*mut c_void> = (0..HEAP / PIECE).map(|_| libc::malloc(PIECE)).collect();
-        for piece in pieces.iter().filter(|piece| !piece.is_null()) {
-            (0..PIECE).step_by(PAGE).for_each(|at| piece.cast::<u8>().add(at).write_volatile(0));
-        }
-        pieces.into_iter().for_each(|piece| libc::free(piece));
-    }
-}
-
 /// In the place of `main`.
 #[allow(unsafe_code)]
 extern "C" fn begin(_: c_int, _: *mut *mut c_char, environment: *mut *mut c_char) -> c_int {
-    warm();
+    ready::heap();
+    ready::classes();
     let order = match ordered() {
         Ok(Some(order)) => order,
         Ok(None) => return 0,
