@@ -156,6 +156,14 @@ impl Archive {
         if generation.id == *id { Ok(generation) } else { Err(damaged("its manifest is another's").into()) }
     }
 
+    /// Has everything there that its machine's next wake would wait for. It can do without.
+    pub async fn prepare(&self, id: &GenerationId) {
+        let (files, own) = (self.files.clone(), id.clone());
+        if let Err(error) = blocking(move || files.prepare(&own)).await {
+            tracing::debug!(generation = %id, error = error.chain(), "a wake will have to clone its memory");
+        }
+    }
+
     pub fn sync_later(&self, id: &GenerationId) {
         let (files, id) = (self.files.clone(), id.clone());
         let turn = self.syncing.clone().try_read_owned();
@@ -218,17 +226,29 @@ impl Archive {
         self.index_mut().hold(id);
     }
 
+    pub fn is_held(&self, id: &GenerationId) -> bool {
+        self.index().holds.contains_key(id)
+    }
+
     /// Nobody does any more, perhaps; what nobody needs then goes.
     pub async fn release(&self, id: &GenerationId) {
-        {
-            let mut index = self.index_mut();
-            if let Some(count) = index.holds.get_mut(id) {
-                *count -= 1;
-                if *count == 0 {
-                    index.holds.remove(id);
-                }
+        self.let_go(id);
+        self.age_like(id).await;
+    }
+
+    /// The same, but nothing goes before its machine's are aged.
+    pub fn let_go(&self, id: &GenerationId) {
+        let mut index = self.index_mut();
+        if let Some(count) = index.holds.get_mut(id) {
+            *count -= 1;
+            if *count == 0 {
+                index.holds.remove(id);
             }
         }
+    }
+
+    /// Lets go of what is outdated of the machine whose this is.
+    pub async fn age_like(&self, id: &GenerationId) {
         if let Some(machine) = self.get(id).and_then(|generation| generation.machine.clone()) {
             self.age(&machine).await;
         }

@@ -13,6 +13,7 @@ pub const POINTS: &[&str] = &[
     "fork.made",
     "restore.aside",
     "restore.set",
+    "sleep.cloned",
     "sleep.ended",
     "sleep.frozen",
     "sleep.intent",

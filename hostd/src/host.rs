@@ -46,6 +46,9 @@ pub struct Host {
     pub end: watch::Sender<bool>,
 }
 
+/// How long who has just woken, or may come back at once, should have the cores alone.
+const WHILE: Duration = Duration::from_secs(2);
+
 impl Host {
     /// A hypervisor's control socket: short, for a socket's path has 107 bytes.
     pub fn vm_socket(&self, id: &MachineId) -> PathBuf {
@@ -70,6 +73,11 @@ impl Host {
 
     pub fn is_closing(&self) -> bool {
         *self.closing.borrow()
+    }
+
+    /// What nobody waits for is done after this; at once when the service closes.
+    pub async fn a_while(&self) {
+        let _ = tokio::time::timeout(WHILE, self.closes()).await;
     }
 
     /// Returns when the operator shuts the service down.

@@ -15,7 +15,7 @@ use crate::{
     net::Network,
     storage::Way,
 };
-use berth_types::{Event, State, Why, next};
+use berth_types::{Event, GenerationId, State, Why, next};
 use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -235,16 +235,25 @@ impl Actor {
         self.keep(network).await;
         let state = next(self.record.state, Event::Slept)?;
         self.become_state(state).await?;
-        // 6. Durable, and no more than policy keeps: off everybody's path. In a
-        //    restore that is later, for the disk has a wake to serve first.
+        // 6. Ready to wake, durable, and no more than policy keeps. In a restore that is
+        //    later, for the disk has a wake to serve first.
         if why != Why::Restore {
-            let (host, machine) = (self.host.clone(), self.record.id.clone());
-            tokio::spawn(async move {
-                host.archive.sync_later(&generation.id);
-                host.archive.age(&machine).await;
-            });
+            self.host.archive.prepare(&generation.id).await;
+            self.settle(generation.id.clone());
         }
         Ok(())
+    }
+
+    /// Who comes back at once would share the cores with this, and needs none of it.
+    fn settle(&self, generation: GenerationId) {
+        let (host, machine) = (self.host.clone(), self.record.id.clone());
+        tokio::spawn(async move {
+            host.a_while().await;
+            if host.archive.is_held(&generation) {
+                host.archive.sync_later(&generation);
+            }
+            host.archive.age(&machine).await;
+        });
     }
 
     async fn save(&mut self, quiet: bool) -> Result<Still> {

@@ -259,9 +259,13 @@ impl Actor {
             return Err(error);
         }
         if let Some(generation) = slept_in {
-            // Off the path: it may have to remove files.
             let host = self.host.clone();
-            tokio::spawn(async move { host.archive.release(&generation).await });
+            host.archive.let_go(&generation);
+            // To remove files takes a core for longer than a first command may wait.
+            tokio::spawn(async move {
+                host.a_while().await;
+                host.archive.age_like(&generation).await;
+            });
         }
         Ok(())
     }

@@ -167,9 +167,10 @@ pub fn disk_used(directory: &Path) -> Option<ByteSize> {
     fs::metadata(directory.join(DISK)).ok().map(|stat| ByteSize(stat.blocks() * 512))
 }
 
-pub fn occupied(directory: &Path) -> ByteSize {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    ByteSize(entries.filter_map(|entry| entry.metadata().ok()).map(|stat| stat.blocks() * 512).sum())
+/// Together, as if nobody shared anything with them.
+pub fn occupied(files: impl IntoIterator<Item = PathBuf>) -> ByteSize {
+    let stats = files.into_iter().filter_map(|file| fs::metadata(file).ok());
+    ByteSize(stats.map(|stat| stat.blocks() * 512).sum())
 }
 
 pub fn tail(path: &Path, limit: u64) -> String {

@@ -10,6 +10,7 @@ use crate::{
     storage::{
         directory::{self, DISK, MAKING, REMOVING, STATE, clone, make_private, sync},
         extents,
+        parting::Turns,
     },
 };
 use berth_types::{ByteSize, GenerationId};
@@ -19,14 +20,10 @@ use std::{
     io::{self, Read as _},
     os::unix::fs::{DirBuilderExt, MetadataExt, chown},
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
 };
 
 pub const RAM: &str = "ram";
 pub const MANIFEST: &str = "manifest.json";
-/// A clone of RAM that is about to take its place.
-const LEFT: &str = "ram.clone";
-
 /// All of a device state, and more of a disk than is looked at.
 const WARM: usize = 128 << 10;
 
@@ -50,7 +47,7 @@ pub struct Generations {
     place: PathBuf,
     /// Whoever clones from a generation must not meet one that is parting from
     /// its machine, which may run in the next moment.
-    parting: Arc<RwLock<()>>,
+    pub(super) turns: Turns,
 }
 
 /// What was found after a start.
@@ -64,7 +61,7 @@ impl Generations {
     pub fn open(pool: &Path) -> Result<Self> {
         let path = pool.join("generations");
         make_private(&path)?;
-        Ok(Self { place: path, parting: Arc::default() })
+        Ok(Self { place: path, turns: Turns::default() })
     }
 
     pub fn directory(&self, id: &GenerationId) -> PathBuf {
@@ -93,7 +90,8 @@ impl Generations {
         let place = making.join(MANIFEST);
         fs::write(&place, manifest).file("write", &place)?;
         // What is shared may be another generation's.
-        let _others = self.parting.read().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turns.at(machine);
+        let _others = turn.read();
         for name in [RAM, DISK, STATE] {
             let (from, to) = (machine.join(name), making.join(name));
             if !from.exists() && name != DISK {
@@ -136,7 +134,8 @@ impl Generations {
     pub fn thaw(&self, id: &GenerationId, machine: &Path, uid: u32, own: bool) -> Result<()> {
         let source = self.directory(id);
         self.clear(machine)?;
-        let _others = self.parting.read().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turns.at(&source);
+        let _others = turn.read();
         for name in [DISK, RAM, STATE] {
             let (from, to) = (source.join(name), machine.join(name));
             if !from.exists() {
@@ -157,29 +156,11 @@ impl Generations {
 
     /// What is in a generation's RAM, into the file that a machine has for it.
     pub fn fill_ram(&self, id: &GenerationId, machine: &Path) -> Result<()> {
-        let (from, to) = (self.directory(id).join(RAM), machine.join(RAM));
-        let _others = self.parting.read().unwrap_or_else(PoisonError::into_inner);
+        let source = self.directory(id);
+        let (from, to) = (source.join(RAM), machine.join(RAM));
+        let turn = self.turns.at(&source);
+        let _others = turn.read();
         if from.exists() { directory::clone_into(&from, &to) } else { Ok(()) }
-    }
-
-    /// Leaves the RAM that a generation shares with its machine to the machine
-    /// alone, and a clone of it to the generation. Nothing may run before. Cut
-    /// short by a crash, it is done at the next start.
-    pub fn part(&self, id: &GenerationId) -> Result<()> {
-        let ram = self.directory(id).join(RAM);
-        if !is_shared(&ram) {
-            return Ok(());
-        }
-        // A clone does so first; it is done while nobody has to wait for it.
-        directory::write_out(&ram)?;
-        let _alone = self.parting.write().unwrap_or_else(PoisonError::into_inner);
-        let clone_of_it = ram.with_file_name(LEFT);
-        let parted =
-            clone(&ram, &clone_of_it).and_then(|()| fs::rename(&clone_of_it, &ram).file("leave", &ram));
-        if parted.is_err() {
-            gone(fs::remove_file(&clone_of_it)).file("remove", &clone_of_it)?;
-        }
-        parted
     }
 
     /// Only its disk: memory that cannot be resumed is left where it is.
@@ -227,7 +208,7 @@ impl Generations {
     /// give that back. A filesystem that does not tell is taken to share nothing.
     pub fn occupied(&self, id: &GenerationId) -> Occupied {
         let directory = self.directory(id);
-        let all = directory::occupied(&directory);
+        let all = directory::occupied([RAM, DISK, STATE, MANIFEST].map(|name| directory.join(name)));
         Occupied { all, own: extents::own(&directory).map_or(all, ByteSize) }
     }
 
@@ -242,9 +223,7 @@ impl Generations {
             } else if let Some(id) = name.strip_prefix(MAKING) {
                 found.making.extend(id.parse::<GenerationId>());
             } else if let Ok(id) = name.parse::<GenerationId>() {
-                let half = self.directory(&id).join(LEFT);
-                gone(fs::remove_file(&half)).file("remove", &half)?;
-                self.part(&id)?;
+                self.finish_parting(&id)?;
                 let manifest = self.read_manifest(&id).unwrap_or_default();
                 found.whole.push((id, manifest));
             }
@@ -277,100 +256,9 @@ fn warm_file(path: &Path) -> Result<()> {
     gone(read.map(drop)).file("read", path)
 }
 
-/// A machine's directory has it as well.
-fn is_shared(ram: &Path) -> bool {
-    fs::metadata(ram).is_ok_and(|found| found.nlink() > 1)
-}
-
-fn gone(result: io::Result<()>) -> io::Result<()> {
+pub(super) fn gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A pool of its own with one generation in it, and a machine's directory.
-    struct Pool(PathBuf, Generations, GenerationId);
-
-    impl Pool {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("berth-generation-{name}-{}", std::process::id()));
-            let (generations, id) = (Generations::open(&path).unwrap(), GenerationId::random());
-            fs::create_dir_all(generations.directory(&id)).unwrap();
-            for (name, text) in [(DISK, "disk"), (RAM, "ram"), (STATE, "state"), (MANIFEST, "{}")] {
-                fs::write(generations.directory(&id).join(name), text).unwrap();
-            }
-            fs::create_dir_all(path.join("machine")).unwrap();
-            Self(path, generations, id)
-        }
-
-        fn inode(&self, path: PathBuf) -> u64 {
-            fs::metadata(path).unwrap().ino()
-        }
-    }
-
-    impl Drop for Pool {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn own_id() -> u32 {
-        rustix::process::getuid().as_raw()
-    }
-
-    #[test]
-    fn whose_sleep_it_was_gets_the_very_file() {
-        let pool = Pool::new("own");
-        let Pool(path, generations, id) = &pool;
-        let (kept, machine) = (generations.directory(id).join(RAM), path.join("machine"));
-        let warm = pool.inode(kept.clone());
-        generations.thaw(id, &machine, own_id(), true).unwrap();
-        generations.part(id).unwrap();
-        assert_eq!(pool.inode(machine.join(RAM)), warm);
-        assert_ne!(pool.inode(kept.clone()), warm);
-        fs::write(machine.join(RAM), "gone on").unwrap();
-        assert_eq!(fs::read_to_string(kept).unwrap(), "ram");
-        // Anybody else has a clone, in a file that a hypervisor may have open.
-        generations.thaw(id, &machine, own_id(), false).unwrap();
-        let open = pool.inode(machine.join(RAM));
-        assert_eq!(fs::read(machine.join(RAM)).unwrap(), [0; 3]);
-        generations.fill_ram(id, &machine).unwrap();
-        assert_eq!(pool.inode(machine.join(RAM)), open);
-        assert_eq!(fs::read_to_string(machine.join(RAM)).unwrap(), "ram");
-    }
-
-    #[test]
-    fn what_parts_twice_or_never_shared_stays_as_it_is() {
-        let pool = Pool::new("twice");
-        let Pool(path, generations, id) = &pool;
-        let kept = generations.directory(id).join(RAM);
-        let before = pool.inode(kept.clone());
-        generations.part(id).unwrap();
-        assert_eq!(pool.inode(kept.clone()), before);
-        generations.thaw(id, &path.join("machine"), own_id(), true).unwrap();
-        generations.part(id).unwrap();
-        let parted = pool.inode(kept.clone());
-        generations.part(id).unwrap();
-        assert_eq!(pool.inode(kept), parted);
-    }
-
-    #[test]
-    fn a_parting_that_was_cut_short_is_finished() {
-        let pool = Pool::new("cut");
-        let Pool(path, generations, id) = &pool;
-        let (kept, machine) = (generations.directory(id).join(RAM), path.join("machine"));
-        generations.thaw(id, &machine, own_id(), true).unwrap();
-        let half = kept.with_file_name(LEFT);
-        fs::write(&half, "ra").unwrap();
-        assert_eq!(generations.survey().unwrap().whole.len(), 1);
-        assert!(!half.exists());
-        // What runs on must not write into the past.
-        fs::write(machine.join(RAM), "gone on").unwrap();
-        assert_eq!(fs::read_to_string(kept).unwrap(), "ram");
     }
 }

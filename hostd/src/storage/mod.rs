@@ -4,6 +4,7 @@ mod ahead;
 mod directory;
 mod extents;
 mod generation;
+mod parting;
 mod pool;
 
 pub use directory::replace;

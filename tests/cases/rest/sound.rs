@@ -62,6 +62,12 @@ fn look(service: &Service, account: &Account) -> Result<Result<(), String>> {
     if generations.iter().any(|name| name.starts_with('.')) {
         return Ok(Err(format!("half-made generations: {generations:?}")));
     }
+    for name in &generations {
+        let files = names(&pool.join("generations").join(name)).unwrap_or_default();
+        if files.contains("ram.half") {
+            return Ok(Err(format!("half a clone in {name}: {files:?}")));
+        }
+    }
     // A machine that sleeps keeps its network while somebody is connected.
     let networks = names(&service.directory().join("run/net"))?.len();
     let most = machines.values().filter(|state| *state == "asleep").count() + awake.len() + SPARES;
