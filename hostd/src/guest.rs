@@ -161,8 +161,13 @@ impl Control {
         }
     }
 
-    /// Thaws them: a capture is done, or was given up. Time hardly passed.
-    pub async fn thaw(&mut self, limit: Duration) -> Result<(), GuestError> {
+    /// Lets a guest go on that stood still: its clock stood as well.
+    pub async fn go_on(&mut self, machine: &Machine, limit: Duration) -> Result<(), GuestError> {
+        self.done(&Command::Repair(repair(machine)?), limit).await
+    }
+
+    /// Thaws processes that were frozen for nothing: no time has passed.
+    async fn thaw(&mut self, limit: Duration) -> Result<(), GuestError> {
         self.done(&Command::Thaw, limit).await
     }
 

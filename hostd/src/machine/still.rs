@@ -71,7 +71,7 @@ impl Actor {
                 Some(control) => control,
                 None => Control::when_up(&up.powered.network.link).await.map_err(lost)?,
             };
-            control.thaw(FREEZE).await.map_err(lost)?;
+            control.go_on(&self.record, FREEZE).await.map_err(lost)?;
             Ok::<_, Error>(control)
         };
         match tokio::time::timeout(FREEZE, going).await {

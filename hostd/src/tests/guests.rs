@@ -45,6 +45,8 @@ struct Inner {
     open: HashMap<String, SocketAddr>,
     /// The network of the one that hangs.
     mute: Option<String>,
+    /// What the last one that was set right had its clock set to.
+    clock: u64,
 }
 
 impl Guests {
@@ -56,6 +58,7 @@ impl Guests {
             vitals: busy(),
             open: HashMap::new(),
             mute: None,
+            clock: 0,
         })))
     }
 
@@ -71,6 +74,11 @@ impl Guests {
     /// What guests say of themselves from now on.
     pub fn report(&self, vitals: Vitals) {
         self.0.lock().unwrap().vitals = vitals;
+    }
+
+    /// In nanoseconds since 1970.
+    pub fn clock(&self) -> u64 {
+        self.0.lock().unwrap().clock
     }
 
     pub fn open(&self) -> usize {
@@ -115,6 +123,9 @@ impl Guests {
             let (kind, payload) = receive(&mut stream).await;
             assert_eq!(kind, Kind::Control);
             let command: Control = decode(&payload).unwrap();
+            if let Control::Repair(repair) = &command {
+                self.0.lock().unwrap().clock = repair.clock;
+            }
             match (self.manners(), command) {
                 (Manners::Garbage, Control::Vitals) => stream.write_all(&[0xff; 64]).await.unwrap(),
                 (Manners::Stubborn, Control::Shutdown(_)) => {}

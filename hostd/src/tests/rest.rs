@@ -148,6 +148,18 @@ async fn bad_forks_are_refused_before_anything_is_made() {
     }
 }
 
+/// The clock of one that stands still stands too, and nobody else sets it again.
+#[tokio::test]
+async fn a_source_goes_on_with_the_right_time() {
+    let scratch = Scratch::new();
+    let world = World::open(&scratch).await;
+    world.new_machine("dev").await.unwrap();
+    let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let snapshot = Request::Snapshot { name: named("dev"), label: Some(label("one")) };
+    world.ask(snapshot).await.unwrap();
+    assert!(u128::from(world.guests.clock()) >= before.as_nanos());
+}
+
 #[tokio::test]
 async fn snapshots_by_name() {
     let scratch = Scratch::new();
