@@ -12,6 +12,7 @@ use crate::{
     guest::Control,
     host::Host,
     net::{Alarm, Link, Network},
+    storage::Busy,
 };
 use berth_hypervisor::{Exit, Vm};
 use berth_types::{AuditEvent, GenerationId, Machine, MachineName, Refusal, State};
@@ -54,6 +55,8 @@ pub(super) struct Actor {
     pub paused: Option<Instant>,
     /// Memory that was tried and did not come back to life.
     pub distrusted: Option<GenerationId>,
+    /// What of its memory moves in every capture.
+    pub busy: Busy,
 }
 
 pub(super) struct Up {
@@ -101,6 +104,7 @@ pub fn spawn(host: Arc<Host>, record: Machine, beginning: Beginning) -> Handle {
         kept: None,
         paused: None,
         distrusted: None,
+        busy: Busy::default(),
     };
     tokio::spawn(actor.run(beginning));
     handle

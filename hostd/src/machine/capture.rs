@@ -8,7 +8,7 @@ use crate::{
     storage::Way,
 };
 use berth_types::{Code, Event, Generation, GenerationId, Point, Refusal, State, Why, next};
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 /// What is left to do after a restore.
 pub struct Restored {
@@ -40,7 +40,7 @@ impl Actor {
         let archive = &self.host.archive;
         let generation = match (self.record.state, self.record.sleeps_in.clone()) {
             (State::Running, _) => self.capture_running(why, copies).await?,
-            (State::Paused, _) => self.freeze(why).await?,
+            (State::Paused, _) => self.freeze(why, Way::Share).await?,
             // Asleep, or not started since a restore: what it sleeps in is frozen already.
             (_, Some(asleep)) if why == Why::Fork => {
                 archive.get(&asleep).ok_or_else(|| Error::Guest("its memory is missing".into()))?
@@ -68,26 +68,32 @@ impl Actor {
     }
 
     async fn capture_running(&mut self, why: Why, copies: usize) -> Result<Arc<Generation>> {
-        // 1. What a reflink would have to flush is flushed while the machine runs.
+        // 1. What a reflink would have to flush is flushed while the machine runs, and most
+        //    of its memory cloned.
         self.host.storage.presync(&self.record.id).await?;
+        let early = self.host.storage.clone_early(&self.record.id, self.busy.clone()).await;
         // 2. It stands still for milliseconds.
         let what = if copies > 1 { For::Captures } else { For::Capture };
+        let clock = Instant::now();
         let still = self.quiesce(what).await?;
+        let stood = clock.elapsed();
         fault::point("capture.frozen");
-        let frozen = self.freeze(why).await;
+        let frozen = self.freeze(why, early.map_or(Way::Share, Way::Finish)).await;
+        let shared = clock.elapsed();
         // 3. It goes on, whatever became of that.
         self.go_on(still).await;
+        tracing::debug!(machine = %self.record.id, ?stood, ?shared, went_on = ?clock.elapsed(), "captured");
         frozen
     }
 
     /// Devices saved, files shared. The vCPUs stand still.
-    async fn freeze(&mut self, why: Why) -> Result<Arc<Generation>> {
+    async fn freeze(&mut self, why: Why, way: Way) -> Result<Arc<Generation>> {
         let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
         up.powered.vm.save().await?;
         fault::point("capture.saved");
         let directory = self.host.storage.directory(&self.record.id);
         let manifest = archive::manifest(&self.record, why, self.host.driver.as_ref());
-        let frozen = self.host.archive.freeze(manifest, directory, Way::Share).await;
+        let frozen = self.host.archive.freeze(manifest, directory, way).await;
         // Device state must never meet RAM that has gone on without it.
         self.host.storage.forget_state(&self.record.id);
         fault::point("capture.shared");

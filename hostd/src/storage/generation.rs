@@ -9,6 +9,7 @@ use crate::{
     error::{FileContext, Result},
     storage::{
         directory::{self, DISK, MAKING, REMOVING, STATE, clone, make_private, sync},
+        early::Early,
         extents,
         parting::Turns,
     },
@@ -28,12 +29,14 @@ pub const MANIFEST: &str = "manifest.json";
 const WARM: usize = 128 << 10;
 
 /// How a machine's files get into a generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Way {
     /// The machine has no process any more: its files become the generation's.
     Move,
     /// The files stay where they are: the generation shares their extents.
     Share,
+    /// The same, and most of RAM is cloned already.
+    Finish(Early),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,9 +101,10 @@ impl Generations {
                 // Only a disk: the machine was stopped.
                 continue;
             }
-            match way {
-                Way::Share => clone(&from, &to)?,
-                Way::Move => fs::rename(&from, &to).file("move", &from)?,
+            match (&way, name) {
+                (Way::Move, _) => fs::rename(&from, &to).file("move", &from)?,
+                (Way::Finish(early), RAM) => early.finish(&from, &to)?,
+                (Way::Share | Way::Finish(_), _) => clone(&from, &to)?,
             }
             chown(&to, Some(0), Some(0)).file("take over", &to)?;
         }

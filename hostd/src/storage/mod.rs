@@ -2,12 +2,14 @@
 
 mod ahead;
 mod directory;
+mod early;
 mod extents;
 mod generation;
 mod parting;
 mod pool;
 
 pub use directory::replace;
+pub use early::{Busy, Early};
 pub use generation::{Found, Generations, Occupied, Way, fingerprint};
 pub use pool::Space;
 
@@ -235,6 +237,19 @@ impl Storage {
             Ok(())
         })
         .await
+    }
+
+    /// Clones what is in its memory while it runs, after a presync. None: a capture has to
+    /// clone it whole.
+    pub async fn clone_early(&self, id: &MachineId, busy: Busy) -> Option<Early> {
+        let directory = self.directory(id);
+        match blocking(move || Early::of(&directory, busy)).await {
+            Ok(early) => early,
+            Err(error) => {
+                tracing::debug!(machine = %id, error = error.chain(), "its memory is not cloned ahead");
+                None
+            }
+        }
     }
 
     /// Has what its hypervisor will wait for read in the background: before the memory.
