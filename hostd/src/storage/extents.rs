@@ -210,10 +210,11 @@ mod tests {
         // Cut in two, and still where it was.
         assert_eq!(differences(&[at(0, 100, 4), at(4, 104, 6), at(20, 200, 10)], &before), []);
         // Its middle was written again.
-        let now = [at(0, 100, 4), at(4, 300, 2), at(6, 106, 4), at(20, 200, 10)];
-        assert_eq!(differences(&now, &before), [4..6]);
+        let now = [at(0, 100, 4), at(4, 300, 2), at(6, 106, 4), at(20, 400, 1), at(21, 201, 9)];
+        assert_eq!(differences(&now, &before), [4..6, 20..21]);
         // A hole was written to, and what follows on both sides.
-        assert_eq!(differences(&[at(0, 100, 8), at(8, 300, 14), at(22, 202, 8)], &before), [8..22]);
+        let now = [at(0, 100, 8), at(8, 300, 14), at(22, 202, 7)];
+        assert_eq!(differences(&now, &before), [8..22, 29..30]);
     }
 
     /// Against the same said block by block.
