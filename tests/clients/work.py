@@ -1,17 +1,18 @@
 """Writes to memory and to disk at once, and notices when either is torn.
 
-Every page of a block has the number of the round, and so has every line of the
-round's file. `round` is the last one that is on the disk for good."""
+Every other page of a block has the number of the round, and so has every line of the
+round's file. `round` is the last one that is on the disk for good. Every other, so that
+each is a piece of its own where the memory was captured before."""
 
 import os
 import time
 
-PAGES = 512
+PAGES = 1024
 block = bytearray(PAGES * 4096)
 number = 0
 os.makedirs("work", exist_ok=True)
 while True:
-    for page in range(PAGES):
+    for page in range(0, PAGES, 2):
         at = page * 4096
         if block[at : at + 8] != number.to_bytes(8, "little"):
             open("torn", "w").write(f"page {page} in round {number}")

@@ -148,21 +148,25 @@ fn copy(source: &File, target: &File, part: &Range<u64>) -> io::Result<()> {
     target.write_all_at(&bytes, part.start)
 }
 
-/// Has everything but these parts of a file on its way to the disk below.
+/// Has everything but these parts of a file on its way to the disk below. All of it is
+/// asked for first, and then waited for piece by piece: only a wish that waits leaves
+/// nothing out.
 #[allow(unsafe_code)]
 fn write_out_around(file: &File, size: u64, parts: &[Range<u64>]) -> io::Result<()> {
-    let range = |start: u64, length: u64, flags| {
-        let (start, length) = (start.try_into().unwrap_or(i64::MAX), length.try_into().unwrap_or(i64::MAX));
+    const BEGIN: u32 = libc::SYNC_FILE_RANGE_WRITE;
+    const WHOLE: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | BEGIN | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let pieces = without(std::iter::once(0..size).collect(), parts);
+    for (flags, piece) in
+        [BEGIN, WHOLE].iter().flat_map(|flags| pieces.iter().map(move |piece| (flags, piece)))
+    {
+        let start = piece.start.try_into().map_err(io::Error::other)?;
+        let length = (piece.end - piece.start).try_into().map_err(io::Error::other)?;
         // SAFETY: takes plain numbers and a descriptor that is open.
-        match unsafe { libc::sync_file_range(file.as_raw_fd(), start, length, flags) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+        if unsafe { libc::sync_file_range(file.as_raw_fd(), start, length, *flags) } < 0 {
+            return Err(io::Error::last_os_error());
         }
-    };
-    for around in without(std::iter::once(0..size).collect(), parts) {
-        range(around.start, around.end - around.start, libc::SYNC_FILE_RANGE_WRITE)?;
     }
-    range(0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER)
+    Ok(())
 }
 
 /// `struct file_clone_range` of linux/fs.h.

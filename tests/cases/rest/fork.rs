@@ -45,9 +45,15 @@ fn children_go_on_with_the_work(context: &Context) -> Result<()> {
     start_program(&dev, "ticker.py", include_str!("../../clients/ticker.py"))?;
     eventually("the first rounds", MINUTE, || Ok(dev.run("test -s round -a -s longest")?.status == 0))?;
     dev.exec("echo synced > marker; sync")?;
+    // What it has written since lies in many pieces, and most of it is cloned ahead.
+    account.verb("snapshot dev before")?.ok()?;
+    works(&dev)?;
+    account.verb("snapshot dev between")?.ok()?;
     let before = round(&dev)?;
 
     let made = account.verb("fork dev a -n 5")?.ok()?;
+    let log = fs::read_to_string(context.service()?.directory().join("berth-hostd.log"))?;
+    ensure!(log.contains("cloned what had moved"), "all of its memory was cloned while it stood still");
     ensure!(made.text().lines().count() == 5, "{}", made.report());
     let gap: f64 = dev.line("cat longest")?.parse()?;
     eprintln!("the source's ticker did not run for {gap} ms at most, with -n 5 while it worked");
