@@ -164,6 +164,15 @@ impl Archive {
         }
     }
 
+    pub fn write_out_later(&self, id: &GenerationId) {
+        let (files, id) = (self.files.clone(), id.clone());
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = files.write_out(&id) {
+                tracing::debug!(generation = %id, error = error.chain(), "its memory is not written out");
+            }
+        });
+    }
+
     pub fn sync_later(&self, id: &GenerationId) {
         let (files, id) = (self.files.clone(), id.clone());
         let turn = self.syncing.clone().try_read_owned();

@@ -70,8 +70,7 @@ impl Actor {
     async fn capture_running(&mut self, why: Why, copies: usize) -> Result<Arc<Generation>> {
         // 1. What a reflink would have to flush is flushed while the machine runs, and most
         //    of its memory cloned.
-        self.host.storage.presync(&self.record.id).await?;
-        let early = self.host.storage.clone_early(&self.record.id, self.busy.clone()).await;
+        let early = self.host.storage.prepare_capture(&self.record.id, self.busy.clone()).await?;
         // 2. It stands still for milliseconds.
         let what = if copies > 1 { For::Captures } else { For::Capture };
         let clock = Instant::now();
@@ -82,6 +81,10 @@ impl Actor {
         let shared = clock.elapsed();
         // 3. It goes on, whatever became of that.
         self.go_on(still).await;
+        if let Ok(generation) = &frozen {
+            // Whoever clones it next would wait for what was copied into it.
+            self.host.archive.write_out_later(&generation.id);
+        }
         tracing::debug!(machine = %self.record.id, ?stood, ?shared, went_on = ?clock.elapsed(), "captured");
         frozen
     }

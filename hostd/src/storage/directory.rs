@@ -40,7 +40,8 @@ pub fn make_private(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Everything a machine's directory starts with, on disk before this returns.
+/// Everything a machine's directory starts with; on disk, with all that came before,
+/// when the directory above it is.
 pub fn fill(directory: &Path, machine: &Machine, image_disk: Option<&Path>) -> Result<()> {
     fs::DirBuilder::new().mode(0o700).create(directory).file("create", directory)?;
     let mut own = vec![directory.to_owned()];
@@ -60,7 +61,7 @@ pub fn fill(directory: &Path, machine: &Machine, image_disk: Option<&Path>) -> R
     for path in own {
         chown(&path, Some(machine.uid), Some(machine.uid)).file("give away", path)?;
     }
-    sync(directory)
+    Ok(())
 }
 
 /// A mirror of the store's record. The store is what was acknowledged, so

@@ -12,7 +12,6 @@
 //! than everything else. So those that were seen to move before are copied.
 
 use super::{
-    directory::write_out,
     extents::{self, Extent},
     generation::RAM,
 };
@@ -74,7 +73,6 @@ impl Early {
             }
         }
         let extents = extents::written(&clone).file("map a clone of", &ram)?;
-        write_out(&ram)?;
         Ok(Some(Self { clone, extents, busy }))
     }
 

@@ -184,6 +184,10 @@ impl Generations {
         Ok(())
     }
 
+    pub fn write_out(&self, id: &GenerationId) -> Result<()> {
+        directory::write_out(&self.directory(id).join(RAM))
+    }
+
     /// Puts everything of a generation on the disk below.
     pub fn sync(&self, id: &GenerationId) -> Result<()> {
         let directory = self.directory(id);

@@ -166,14 +166,20 @@ impl Storage {
         .await
     }
 
-    /// The machine is in the store now: its directory takes its own name.
+    /// The machine is in the store now: its directory takes its own name. That reaches the
+    /// disk below in the background, and whoever has to know waits until it is `published`.
     pub async fn publish(&self, id: &MachineId) -> Result<()> {
         let (from, to) = (self.machines.join(format!("{MAKING}{id}")), self.directory(id));
-        blocking(move || {
-            std::fs::rename(&from, &to).file("publish", &to)?;
-            directory::sync(to.parent().unwrap_or(&to))
-        })
-        .await
+        blocking(move || std::fs::rename(&from, &to).file("publish", &to)).await?;
+        let machines = self.machines.clone();
+        tokio::task::spawn_blocking(move || directory::sync(&machines));
+        Ok(())
+    }
+
+    /// All that were published are so for good.
+    pub async fn published(&self) -> Result<()> {
+        let machines = self.machines.clone();
+        blocking(move || directory::sync(&machines)).await
     }
 
     /// Takes a directory out of sight at once and deletes it. Fine if it is gone.
@@ -239,17 +245,22 @@ impl Storage {
         .await
     }
 
-    /// Clones what is in its memory while it runs, after a presync. None: a capture has to
-    /// clone it whole.
-    pub async fn clone_early(&self, id: &MachineId, busy: Busy) -> Option<Early> {
-        let directory = self.directory(id);
-        match blocking(move || Early::of(&directory, busy)).await {
-            Ok(early) => early,
-            Err(error) => {
+    /// The same before a capture, and most of its memory cloned where that is worth it.
+    pub async fn prepare_capture(&self, id: &MachineId, busy: Busy) -> Result<Option<Early>> {
+        let (directory, id) = (self.directory(id), id.clone());
+        blocking(move || {
+            let (ram, disk) = (directory.join(RAM), directory.join(DISK));
+            directory::write_out(&ram)?;
+            directory::write_out(&disk)?;
+            let early = Early::of(&directory, busy).unwrap_or_else(|error| {
                 tracing::debug!(machine = %id, error = error.chain(), "its memory is not cloned ahead");
                 None
-            }
-        }
+            });
+            directory::write_out(&ram)?;
+            directory::write_out(&disk)?;
+            Ok(early)
+        })
+        .await
     }
 
     /// Has what its hypervisor will wait for read in the background: before the memory.

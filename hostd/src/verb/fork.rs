@@ -49,6 +49,9 @@ pub async fn fork(
         progress.say(format!("starting {} of {}", children.len(), record.name));
         refused = start(&children).await.err();
     }
+    if refused.is_none() {
+        refused = host.storage.published().await.err().map(Refusal::from);
+    }
     if let Some(refusal) = refused {
         for child in children {
             new::take_back(&child).await;

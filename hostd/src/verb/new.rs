@@ -67,6 +67,8 @@ pub async fn make(host: &Arc<Host>, user: &UserId, spec: MachineSpec) -> Result<
 }
 
 /// A machine that sleeps in somebody's point in time, and wakes as itself.
+///
+/// It is acknowledged when it is `published`.
 pub async fn from_generation(
     host: &Arc<Host>,
     user: &UserId,
@@ -131,12 +133,15 @@ async fn create(
     }
     // 3. Files, under a name that says they are half-made; then the record;
     //    then the files' own name. A crash between any two is settled at start.
+    let copy = image.is_none();
     let image = image.filter(|_| machine.sleeps_in.is_none());
     let made = async {
         machine.uid = host.store.take_uid(host.config.host.uid_base).await?;
         host.storage.make(&machine, image).await?;
         host.store.put_machine(&machine).await?;
-        host.storage.publish(&machine.id).await
+        host.storage.publish(&machine.id).await?;
+        // A capture leaves the disk below much to do: a copy starts meanwhile.
+        if copy { Ok(()) } else { host.storage.published().await }
     };
     if let Err(error) = made.await {
         undo(host, &machine).await;
