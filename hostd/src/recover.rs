@@ -150,8 +150,17 @@ async fn settle(host: &Host) -> Result<HashMap<MachineId, Machine>> {
             _ => tracing::warn!(machine = %id, "a directory without a record; left alone"),
         }
     }
+    let missing = |record: &Machine| !host.storage.directory(&record.id).is_dir();
+    // A copy's record is on the disk before its directory is, and it is acknowledged
+    // when it has been up.
+    let unfinished = machines.values().filter(|record| record.fresh && missing(record));
+    for id in unfinished.map(|record| record.id.clone()).collect::<Vec<_>>() {
+        tracing::info!(machine = %id, "undoing a machine that was never finished");
+        host.store.remove_machine(&id).await?;
+        machines.remove(&id);
+    }
     for record in machines.values_mut() {
-        if !host.storage.directory(&record.id).is_dir() {
+        if missing(record) {
             tracing::error!(machine = %record.id, "its directory is missing");
             let reason = "its files are missing from the pool".to_owned();
             record.failure = Some(Failure { reason, at: Timestamp::now() });

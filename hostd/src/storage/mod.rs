@@ -167,7 +167,7 @@ impl Storage {
     }
 
     /// The machine is in the store now: its directory takes its own name. That reaches the
-    /// disk below in the background, and whoever has to know waits until it is `published`.
+    /// disk below in the background; whoever has to know it asks for `sync_directories`.
     pub async fn publish(&self, id: &MachineId) -> Result<()> {
         let (from, to) = (self.machines.join(format!("{MAKING}{id}")), self.directory(id));
         blocking(move || std::fs::rename(&from, &to).file("publish", &to)).await?;
@@ -176,8 +176,8 @@ impl Storage {
         Ok(())
     }
 
-    /// All that were published are so for good.
-    pub async fn published(&self) -> Result<()> {
+    /// All that were made and published are so for good.
+    pub async fn sync_directories(&self) -> Result<()> {
         let machines = self.machines.clone();
         blocking(move || directory::sync(&machines)).await
     }

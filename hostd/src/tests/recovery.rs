@@ -53,6 +53,28 @@ fn what_died_meanwhile_boots_when_it_is_next_used() {
     });
 }
 
+/// As a power failure may leave it: records are synced at once, directories later.
+#[test]
+fn a_record_without_files_is_undone_if_it_was_never_up() {
+    let scratch = Scratch::new();
+    life(async || {
+        let world = World::open(&scratch).await;
+        for (name, fresh) in [("copy", true), ("dev", false)] {
+            world.new_machine(name).await.unwrap();
+            world.ask(Request::Stop { name: named(name) }).await.unwrap();
+            let mut record = (*world.machine(name).record()).clone();
+            record.fresh = fresh;
+            world.host.store.put_machine(&record).await.unwrap();
+            std::fs::remove_dir_all(world.host.storage.directory(&record.id)).unwrap();
+        }
+    });
+    life(async || {
+        let world = World::open(&scratch).await;
+        assert_eq!(world.machine("dev").record().state, State::Failed, "its files were acknowledged");
+        assert_eq!(world.host.ledger.usage(&world.user).machines, 1);
+    });
+}
+
 #[test]
 fn half_made_is_undone_and_half_removed_is_finished() {
     let scratch = Scratch::new();

@@ -50,7 +50,7 @@ pub async fn fork(
         refused = start(&children).await.err();
     }
     if refused.is_none() {
-        refused = host.storage.published().await.err().map(Refusal::from);
+        refused = host.storage.sync_directories().await.err().map(Refusal::from);
     }
     if let Some(refusal) = refused {
         for child in children {

@@ -68,7 +68,7 @@ pub async fn make(host: &Arc<Host>, user: &UserId, spec: MachineSpec) -> Result<
 
 /// A machine that sleeps in somebody's point in time, and wakes as itself.
 ///
-/// It is acknowledged when it is `published`.
+/// Whoever acknowledges it has the directories synced first.
 pub async fn from_generation(
     host: &Arc<Host>,
     user: &UserId,
@@ -138,10 +138,15 @@ async fn create(
     let made = async {
         machine.uid = host.store.take_uid(host.config.host.uid_base).await?;
         host.storage.make(&machine, image).await?;
+        // A capture leaves the disk below much to do: a copy starts meanwhile.
+        if copy {
+            host.store.put_machine(&machine).await?;
+            return host.storage.publish(&machine.id).await;
+        }
+        host.storage.sync_directories().await?;
         host.store.put_machine(&machine).await?;
         host.storage.publish(&machine.id).await?;
-        // A capture leaves the disk below much to do: a copy starts meanwhile.
-        if copy { Ok(()) } else { host.storage.published().await }
+        host.storage.sync_directories().await
     };
     if let Err(error) = made.await {
         undo(host, &machine).await;

@@ -91,7 +91,7 @@ pub async fn new_from(
     let handle = made?;
     handle.touch();
     new::up_or_gone(&handle).await?;
-    host.storage.published().await?;
+    host.storage.sync_directories().await?;
     Ok(Reply::Machine(Box::new(handle.view(host))))
 }
 
