@@ -206,7 +206,7 @@ impl Actor {
                 tokio::select! {
                     greeted = &mut greeting => break Some(greeted),
                     ask = self.asks.recv() => match ask {
-                        Some(Ask::Start(answer)) => answers.push(answer),
+                        Some(Ask::Start(answer)) if !self.rests_next() => answers.push(answer),
                         Some(end @ (Ask::Stop(_) | Ask::Restart(_) | Ask::Remove(_))) => {
                             self.deferred.push_back(end);
                             break None;
@@ -244,6 +244,12 @@ impl Actor {
             }
         }
         None
+    }
+
+    /// Somebody has asked for it to rest as soon as it is up. Whoever wants it up after
+    /// that has to wait for both: told that it is, they would find it asleep.
+    fn rests_next(&self) -> bool {
+        self.deferred.iter().any(|ask| matches!(ask, Ask::Sleep(_) | Ask::Restore(..)))
     }
 
     pub async fn went_up(&mut self, powered: Powered, control: Control) -> Result<()> {

@@ -148,6 +148,26 @@ async fn bad_forks_are_refused_before_anything_is_made() {
     }
 }
 
+#[tokio::test]
+async fn who_comes_after_a_sleep_was_asked_for_finds_it_awake() {
+    let scratch = Scratch::new();
+    let world = World::open(&scratch).await;
+    let machine = world.new_machine("dev").await.unwrap();
+    world.ask(Request::Stop { name: named("dev") }).await.unwrap();
+    // Its boot takes until it is begun anew, and all of them are asked meanwhile.
+    world.guests.behave(Manners::MuteOnce);
+    let (started, slept, attached) = tokio::join!(
+        world.ask(Request::Wake { name: named("dev") }),
+        world.ask(Request::Sleep { name: named("dev") }),
+        world.ask(Request::Attach { name: named("dev") }),
+    );
+    started.unwrap();
+    slept.unwrap();
+    attached.unwrap();
+    assert_eq!(machine.record().state, State::Running);
+    assert_eq!(world.host.archive.of(machine.id()).len(), 1, "it slept in between");
+}
+
 /// The clock of one that stands still stands too, and nobody else sets it again.
 #[tokio::test]
 async fn a_source_goes_on_with_the_right_time() {
