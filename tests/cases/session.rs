@@ -178,7 +178,9 @@ fn a_background_process_survives(context: &Context) -> Result<()> {
     let remote = remote(context)?;
     let tick = "while :; do echo >> ticks; sleep 0.1; done";
     remote.exec(&format!("nohup sh -c '{tick}' > /dev/null 2>&1 < /dev/null & echo $! > ticker"))?;
-    let count = || -> Result<u64> { remote.line("wc -l < ticks")?.trim().parse().context("no count") };
+    // It may not have begun when the command that started it has ended.
+    let ticks = "cat ticks 2> /dev/null | wc -l";
+    let count = || -> Result<u64> { remote.line(ticks)?.trim().parse().context("no count") };
     let before = count()?;
     eventually("the process to go on", MINUTE, || Ok(count()? > before + 5))?;
     remote.exec("kill $(cat ticker)")?;
