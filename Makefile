@@ -2,16 +2,16 @@
 
 CONFIG ?= config/default.toml
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# The five programs side by side, as they are installed.
+# The six programs side by side, as they are installed.
 BIN := $(TARGET)/bin
 BERTH := $(BIN)/berth --config $(CONFIG)
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 STATIC := x86_64-unknown-linux-gnu
-RELEASED := berth berth-hostd berth-gateway berth-bridge
+RELEASED := berth berth-hostd berth-gateway berth-bridge berth-jail
 
-.PHONY: help run up down setup setup-test setup-bench build image lint unit e2e test fuzz bench
+.PHONY: help run up down setup setup-test setup-bench build image lint unit e2e test fuzz torture bench
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,13 +35,11 @@ setup-bench:
 	@scripts/setup bench
 
 build: setup ## Build the programs, in release mode
-	@cargo build --release -p berth-cli -p berth-hostd -p berth-gateway -p berth-egress --bins
-	@cargo build --release -p berth-linked
+	@cargo build --release -p berth-cli -p berth-hostd -p berth-gateway -p berth-egress -p berth-hypervisor --bins
 	@RUSTFLAGS="-C target-feature=+crt-static" \
 	    cargo build --profile guest -p berth-guest-init --target $(STATIC)
 	@mkdir -p $(BIN)
-	@scripts/place $(BIN) $(RELEASED:%=$(TARGET)/release/%) $(TARGET)/$(STATIC)/guest/berth-guest-init \
-	    $(TARGET)/release/libberth_linked.so
+	@scripts/place $(BIN) $(RELEASED:%=$(TARGET)/release/%) $(TARGET)/$(STATIC)/guest/berth-guest-init
 
 image: build ## Make the base image, or bring it up to date
 	@$(AS_ROOT) $(BERTH) image build
@@ -64,6 +62,12 @@ test: setup-test lint unit e2e ## Everything that has to pass
 FUZZ ?= 600
 fuzz: setup ## Mutate what guests and servers send, FUZZ=SECONDS each
 	BERTH_FUZZ_SECONDS=$(FUZZ) cargo test -p berth-egress --lib fuzz_ -- --nocapture
+
+# A few dozen moments are a part of `unit`, where that runs as root.
+MOMENTS ?= 3000
+torture: setup-test ## Cut the power at MOMENTS random moments, as root
+	$(AS_ROOT) env BERTH_TORTURE=$(MOMENTS) PATH="$$PATH" \
+	    cargo test -p berth-hostd --lib tests::flash -- --nocapture
 
 bench: setup-bench image ## Measure against OpenSSH's sshd; writes docs/benchmarks.md
 	$(AS_ROOT) env BERTH_BIN_DIR=$(abspath $(BIN)) PATH="$$PATH" cargo run --release -p berth-tests --bin bench

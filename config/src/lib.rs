@@ -1,6 +1,7 @@
 //! The configuration: one file, every key commented there, all of it checked
 //! before anything starts.
 
+mod defaults;
 mod load;
 mod validate;
 
@@ -8,8 +9,9 @@ pub use load::{ConfigError, Loaded, load, parse};
 
 use berth_types::{
     ByteSize, IdlePolicy, Quota, Span,
-    egress::{EgressMode, HostName, HostPattern},
+    egress::{EgressMode, HostName, HostPattern, Ipv4Network},
 };
+use ipnet::IpNet;
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,
@@ -65,14 +67,42 @@ pub struct Gateway {
     /// The unprivileged user that the gateway runs as.
     pub user: String,
     pub registration: Registration,
+    /// New users in an hour where registration is open, in all; 0: any number.
+    #[serde(default = "defaults::registration_per_hour")]
+    pub registration_per_hour: u32,
+    /// The same, from one address.
+    #[serde(default = "defaults::registration_per_address")]
+    pub registration_per_address: u32,
+    /// Users that open registration makes at most; 0: any number.
+    #[serde(default = "defaults::users_max")]
+    pub users_max: u32,
     /// Connections that have not authenticated yet, in all.
     pub unauthenticated_max: u32,
     /// The same, from one address.
     pub unauthenticated_per_address: u32,
     /// How long a connection may take to authenticate.
     pub login_grace: Span,
+    /// The longest that an address whose logins fail is refused; 0: never.
+    #[serde(default = "defaults::penalty_max")]
+    pub penalty_max: Span,
+    /// Addresses that are never refused for failed logins, and whose
+    /// registrations are counted by none.
+    #[serde(default = "defaults::trusted_addresses")]
+    pub trusted_addresses: Vec<IpNet>,
+    /// Connections that one user may have.
+    #[serde(default = "defaults::connections_per_user")]
+    pub connections_per_user: u32,
     /// Channels on one connection.
     pub channels_max: u32,
+    /// Channels on all connections of a user.
+    #[serde(default = "defaults::channels_per_user")]
+    pub channels_per_user: u32,
+    /// Bytes on their way into machines that one user may have in the gateway.
+    #[serde(default = "defaults::queue_per_user")]
+    pub queue_per_user: ByteSize,
+    /// The same of all users together.
+    #[serde(default = "defaults::queue_max")]
+    pub queue_max: ByteSize,
     /// How often a silent client is asked whether it is there.
     pub keepalive: Span,
 }
@@ -115,9 +145,16 @@ pub struct Idle {
     pub keep: u32,
     /// Sizes of memory for which a booted machine is kept ready to be copied.
     pub ready: Vec<ByteSize>,
+    /// Memory that machines kept ready of other sizes may have together.
+    #[serde(default = "Idle::ready_others")]
+    pub ready_others: ByteSize,
 }
 
 impl Idle {
+    const fn ready_others() -> ByteSize {
+        ByteSize::gib(8)
+    }
+
     pub fn policy(&self) -> IdlePolicy {
         IdlePolicy { pause: self.pause, sleep: self.sleep }
     }
@@ -129,6 +166,9 @@ pub struct Egress {
     pub mode: EgressMode,
     /// What no machine may reach, whatever its user allows.
     pub deny: Vec<HostPattern>,
+    /// Private and shared networks that users' rules may allow by address.
+    #[serde(default)]
+    pub allow_private: Vec<Ipv4Network>,
     /// PEM files of private authorities that upstreams may be certified by.
     pub extra_roots: Vec<PathBuf>,
     /// Names that are looked up here first, as in /etc/hosts.
@@ -147,8 +187,30 @@ pub struct Egress {
 pub struct Audit {
     /// A file that has grown to this is put aside.
     pub file_size: ByteSize,
-    /// How many are kept.
+    /// How many are kept of those with logins, verbs and states.
     pub keep: u32,
+    /// Those that are younger stay, up to four times as many.
+    #[serde(default = "Audit::keep_for")]
+    pub keep_for: Span,
+    /// How many are kept of those with what machines reached.
+    #[serde(default = "Audit::egress_keep")]
+    pub egress_keep: u32,
+    #[serde(default = "Audit::egress_keep_for")]
+    pub egress_keep_for: Span,
+}
+
+impl Audit {
+    const fn keep_for() -> Span {
+        Span::seconds(90 * 86_400)
+    }
+
+    const fn egress_keep() -> u32 {
+        16
+    }
+
+    const fn egress_keep_for() -> Span {
+        Span::seconds(7 * 86_400)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -205,6 +267,12 @@ pub struct Qemu {
     /// Firmware for `-M microvm`, by name or path.
     pub firmware: PathBuf,
     pub accel: Accel,
+    /// Further words on guests' kernel command line.
+    #[serde(default)]
+    pub kernel_arguments: String,
+    /// What guests' CPU has or lacks beside its model, as in `-x2apic,+pmu`.
+    #[serde(default)]
+    pub cpu_features: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

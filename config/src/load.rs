@@ -70,6 +70,49 @@ mod tests {
     }
 
     #[test]
+    fn private_networks_are_the_operators_to_open() {
+        let networks = |text: &str| parse(text).map(|loaded| loaded.config.egress.allow_private);
+        assert_eq!(networks(crate::PRODUCTION_TOML).unwrap(), []);
+        assert_eq!(networks(crate::DEFAULT_TOML).unwrap().len(), 3);
+        let with = |line: &str| {
+            let nothing = "allow_private = []\n";
+            assert!(crate::PRODUCTION_TOML.contains(nothing));
+            networks(&crate::PRODUCTION_TOML.replace(nothing, line))
+        };
+        // A file of an earlier release has no such key.
+        assert_eq!(with("").unwrap(), []);
+        assert!(with("allow_private = [\"100.64.0.0/10\", \"10.0.0.9\"]\n").is_ok());
+        for bad in ["0.0.0.0/0", "127.0.0.0/8", "169.254.169.254", "192.0.0.0/8"] {
+            assert!(with(&format!("allow_private = [\"{bad}\"]\n")).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_user_cannot_have_more_queued_than_all_users() {
+        let with = |keys: [&str; 3]| {
+            let mut text = crate::DEFAULT_TOML.to_owned();
+            let shipped =
+                ["channels_per_user = 2000\n", "queue_per_user = \"128M\"\n", "queue_max = \"512M\"\n"];
+            for (shipped, key) in shipped.into_iter().zip(keys) {
+                assert!(text.contains(shipped), "{shipped}");
+                text = text.replace(shipped, key);
+            }
+            parse(&text).map(|loaded| loaded.config.gateway)
+        };
+        // A file of an earlier release has none of these keys.
+        assert_eq!(with(["", "", ""]).unwrap(), parse(crate::DEFAULT_TOML).unwrap().config.gateway);
+        assert!(with(["", "queue_per_user = \"8M\"\n", "queue_max = \"8M\"\n"]).is_ok());
+        for (bad, problem) in [
+            (["channels_per_user = 0\n", "", ""], "gateway.channels_per_user: must be at least 1"),
+            (["", "queue_per_user = \"7M\"\n", ""], "gateway.queue_per_user: must be at least 8M"),
+            (["", "", "queue_max = \"64M\"\n"], "gateway.queue_max: is less than gateway.queue_per_user"),
+        ] {
+            let Err(ConfigError::Invalid(problems)) = with(bad) else { panic!("accepted: {bad:?}") };
+            assert_eq!(problems, [problem]);
+        }
+    }
+
+    #[test]
     fn all_problems_are_told_at_once() {
         let text = crate::DEFAULT_TOML
             .replace("cpus = 2", "cpus = 0")

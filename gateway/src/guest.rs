@@ -47,11 +47,18 @@ pub struct Frames {
     open: Option<(Kind, usize)>,
     /// Doubles while the guest fills it.
     room: usize,
+    /// Read at once.
+    most: usize,
 }
 
 impl Frames {
     fn new(stream: OwnedReadHalf) -> Self {
-        Self { stream, buffer: BytesMut::new(), open: None, room: READ_QUIET }
+        Self { stream, buffer: BytesMut::new(), open: None, room: READ_QUIET, most: READ }
+    }
+
+    /// Reads no more than this at a time.
+    pub fn read_ahead(&mut self, most: usize) {
+        self.most = most;
     }
 
     /// What a command sends next. Data is passed on as it arrives, without
@@ -113,13 +120,17 @@ impl Frames {
     }
 
     async fn fill(&mut self) -> Result<(), GuestError> {
+        self.room = self.room.min(self.most.max(READ_QUIET));
         self.buffer.reserve(self.room);
         let count = self.stream.read_buf(&mut self.buffer).await?;
         if count == 0 {
             return Err(GuestError::Ended);
         }
-        self.room =
-            if count >= self.room { (self.room * 4).min(READ) } else { READ_QUIET.max(self.room / 2) };
+        self.room = if count >= self.room {
+            (self.room * 4).min(self.most.min(READ))
+        } else {
+            READ_QUIET.max(self.room / 2)
+        };
         Ok(())
     }
 }

@@ -21,6 +21,9 @@ struct Arguments {
 }
 
 fn main() -> anyhow::Result<()> {
+    berth_sys::inherited::shed().context("cannot close what it was started with")?;
+    // Its host keys are for its own user.
+    nix::sys::stat::umask(nix::sys::stat::Mode::S_IRWXG | nix::sys::stat::Mode::S_IRWXO);
     let arguments = Arguments::parse();
     let loaded = berth_config::load(&arguments.config)
         .with_context(|| format!("in {}", arguments.config.display()))?;
@@ -37,13 +40,9 @@ fn main() -> anyhow::Result<()> {
     let directory = config.service.data.join("gateway");
     let keys = hostkey::load_or_make(&directory)?;
     if let Some(user) = &user {
-        for path in std::iter::once(&directory).chain(keys.iter().map(|(path, _)| path)) {
-            privilege::hand_over(path, user)?;
-        }
         privilege::drop_to(user)?;
     }
 
-    let keys = keys.into_iter().map(|(_, key)| key).collect();
     let gateway = Arc::new(Gateway::new(&config, keys));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(gateway, listeners))

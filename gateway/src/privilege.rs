@@ -6,9 +6,8 @@ use nix::{
         prctl,
         resource::{Resource, getrlimit, setrlimit},
     },
-    unistd::{Gid, Group, Uid, User, chown, geteuid, setgid, setgroups, setuid},
+    unistd::{Gid, Group, Uid, User, geteuid, setgid, setgroups, setuid},
 };
-use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
@@ -19,13 +18,6 @@ pub enum PrivilegeError {
     #[error("cannot {what}")]
     Refused {
         what: &'static str,
-        #[source]
-        source: nix::Error,
-    },
-    #[error("cannot hand {} over to '{user}'", path.display())]
-    HandOver {
-        path: PathBuf,
-        user: String,
         #[source]
         source: nix::Error,
     },
@@ -42,14 +34,6 @@ pub fn unprivileged(name: &str) -> Result<Option<User>, PrivilegeError> {
     }
     let user = User::from_name(name).map_err(refused("look up the gateway's user"))?;
     user.map(Some).ok_or_else(|| PrivilegeError::NoUser(name.to_owned()))
-}
-
-pub fn hand_over(path: &Path, user: &User) -> Result<(), PrivilegeError> {
-    chown(path, Some(user.uid), Some(user.gid)).map_err(|source| PrivilegeError::HandOver {
-        path: path.to_owned(),
-        user: user.name.clone(),
-        source,
-    })
 }
 
 /// Every connection and every stream is a descriptor: as many as the kernel

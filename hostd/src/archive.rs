@@ -6,13 +6,17 @@
 use crate::{
     error::{Error, Result},
     keyfile,
-    storage::{Found, Generations, Occupied, Way, blocking, fingerprint},
+    lost::Lost,
+    mirror::{hex, unhex},
+    storage::{Found, Generations, Occupied, Undone, Way, blocking, fingerprint},
 };
-use berth_types::{Code, Generation, GenerationId, Machine, MachineId, Point, Refusal, Why};
+use berth_types::{
+    BootId, Code, Generation, GenerationId, LostKind, Machine, MachineId, Point, Refusal, Why,
+};
 use ed25519_dalek::{Signature, Signer, SigningKey};
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
 };
@@ -20,9 +24,11 @@ use std::{
 pub struct Archive {
     files: Generations,
     key: SigningKey,
-    index: RwLock<Index>,
+    index: Arc<RwLock<Index>>,
     /// How many automatic generations of one machine are kept.
     keep: usize,
+    /// The host's boot in which hostd runs.
+    boot: BootId,
     /// Read by whoever syncs a generation.
     syncing: Arc<tokio::sync::RwLock<()>>,
 }
@@ -34,6 +40,10 @@ struct Index {
     machines: HashMap<MachineId, BTreeMap<(jiff::Timestamp, GenerationId), Arc<Generation>>>,
     /// Machines that sleep in one, and children about to.
     holds: HashMap<GenerationId, u32>,
+    /// Not on the disk below yet: whole only as long as the host is up.
+    unsynced: HashSet<GenerationId>,
+    /// Those that were not when the host went down: of their memory, any part may be missing.
+    torn: HashSet<GenerationId>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -43,9 +53,10 @@ struct Manifest {
 }
 
 impl Archive {
-    pub fn open(files: Generations, key: &Path, keep: u32) -> Result<Self> {
+    pub fn open(files: Generations, key: &Path, keep: u32, boot: BootId) -> Result<Self> {
         let key = SigningKey::from_bytes(&*keyfile::key(key)?);
-        Ok(Self { files, key, index: RwLock::default(), keep: keep as usize, syncing: Arc::default() })
+        let (index, keep, syncing) = (Arc::default(), keep as usize, Arc::default());
+        Ok(Self { files, key, index, keep, boot, syncing })
     }
 
     fn index(&self) -> std::sync::RwLockReadGuard<'_, Index> {
@@ -57,26 +68,74 @@ impl Archive {
     }
 
     /// Reads what is there after a start. `machine` tells where a machine's
-    /// files are, for generations that were not finished.
-    pub fn load(&self, machine: impl Fn(&MachineId) -> PathBuf) -> Result<()> {
+    /// files are, for generations that were not finished. What cannot be used is
+    /// returned with the reason: a machine may sleep in it all the same.
+    pub fn load(
+        &self,
+        lost: &Lost,
+        machine: impl Fn(&MachineId) -> PathBuf,
+    ) -> Result<Vec<(GenerationId, String)>> {
         let Found { whole, making } = self.files.survey()?;
         for id in making {
-            let owner = self.files.unfinished_manifest(&id).and_then(|bytes| self.decode(&bytes).ok());
-            let owner = owner.and_then(|generation| generation.machine);
-            tracing::info!(generation = %id, "undoing a generation that was not finished");
-            self.files.put_back(&id, &owner.map_or_else(PathBuf::new, |id| machine(&id)))?;
-        }
-        for (id, manifest) in whole {
-            match self.decode(&manifest) {
-                Ok(generation) if generation.id == id => self.add(Arc::new(generation)),
-                _ => tracing::error!(generation = %id, "its manifest does not verify; left alone"),
+            if let Err(error) = self.undo_unfinished(&id, lost, &machine) {
+                tracing::error!(generation = %id, error = error.chain(), "cannot undo it; left alone");
             }
         }
-        Ok(())
+        let mut unusable = Vec::new();
+        for (id, manifest) in whole {
+            match manifest.and_then(|manifest| self.decode(&manifest)) {
+                Ok(generation) if generation.id == id => {
+                    let synced = self.files.is_synced(&id);
+                    self.add(Arc::new(generation), synced);
+                }
+                Ok(_) => unusable.push((id, "its manifest is another's".to_owned())),
+                Err(error) => unusable.push((id, error.chain())),
+            }
+        }
+        Ok(unusable)
     }
 
-    fn add(&self, generation: Arc<Generation>) {
+    /// The files of a generation that was not finished go back to the machine that they are
+    /// of. Those that the manifest does not tell of are moved aside.
+    fn undo_unfinished(
+        &self,
+        id: &GenerationId,
+        lost: &Lost,
+        machine: impl Fn(&MachineId) -> PathBuf,
+    ) -> Result<()> {
+        let Some(files) = self.files.unfinished_files(id) else { return self.files.drop_unfinished(id) };
+        let manifest = self.files.unfinished_manifest(id).ok_or_else(|| damaged("it has no manifest").into());
+        let undone = match manifest.and_then(|bytes| self.decode(&bytes)) {
+            Ok(Generation { why: Why::Template { .. }, .. }) => {
+                tracing::info!(generation = %id, "undoing a template that was not finished");
+                return self.files.drop_unfinished(id);
+            }
+            Ok(Generation { machine: Some(owner), .. }) => {
+                tracing::info!(generation = %id, machine = %owner, "undoing a generation that was not finished");
+                match self.files.put_back(id, &machine(&owner))? {
+                    Undone::Gone => return Ok(()),
+                    Undone::Left(_) => format!("it was not finished, and its machine {owner} is not there"),
+                }
+            }
+            Ok(Generation { machine: None, .. }) => "it was not finished, and is no machine's".to_owned(),
+            Err(error) => format!("it was not finished: {}", error.chain()),
+        };
+        lost.put(LostKind::Snapshot, id.as_str(), &files, &undone).map(drop)
+    }
+
+    /// Moves one aside that cannot be used and that no machine sleeps in.
+    pub fn move_aside(&self, id: &GenerationId, lost: &Lost, reason: &str) -> Result<()> {
+        lost.put(LostKind::Snapshot, id.as_str(), &self.files.directory(id), reason).map(drop)
+    }
+
+    fn add(&self, generation: Arc<Generation>, synced: bool) {
         let mut index = self.index_mut();
+        // An earlier version did not say when it froze one, nor whether that was synced.
+        match &generation.boot {
+            _ if synced => {}
+            Some(boot) if *boot != self.boot => drop(index.torn.insert(generation.id.clone())),
+            _ => drop(index.unsynced.insert(generation.id.clone())),
+        }
         if let Some(machine) = &generation.machine {
             let key = (generation.created, generation.id.clone());
             index.machines.entry(machine.clone()).or_default().insert(key, generation.clone());
@@ -94,11 +153,12 @@ impl Archive {
         })
         .await?;
         (manifest.state_size, manifest.state_sha256) = (size, sum);
+        manifest.boot.get_or_insert_with(|| self.boot.clone());
         let bytes = self.encode(&manifest)?;
         let id = manifest.id.clone();
         blocking(move || files.freeze(&id, &from, way, &bytes)).await?;
         let generation = Arc::new(manifest);
-        self.add(generation.clone());
+        self.add(generation.clone(), false);
         Ok(generation)
     }
 
@@ -107,6 +167,8 @@ impl Archive {
         if let Some(source) = self.get(from) {
             manifest.driver.clone_from(&source.driver);
             manifest.driver_version.clone_from(&source.driver_version);
+            // What is torn is torn in every copy.
+            manifest.boot = source.boot.clone().filter(|_| self.is_torn(from));
         }
         self.freeze(manifest, self.files.directory(from), Way::Share).await
     }
@@ -115,6 +177,9 @@ impl Archive {
     /// this driver can resume it; says why it cannot otherwise.
     pub async fn thaw(&self, id: &GenerationId, machine: &Machine, directory: PathBuf) -> Result<()> {
         self.verify_whole(id).await?;
+        if self.is_torn(id) {
+            return Err(damaged(TORN).into());
+        }
         let own = self.is_own(id, machine);
         let (files, id, uid) = (self.files.clone(), id.clone(), machine.uid);
         blocking(move || files.thaw(&id, &directory, uid, own)).await
@@ -173,12 +238,43 @@ impl Archive {
         });
     }
 
+    /// On the disk below when it returns.
+    pub async fn sync(&self, id: &GenerationId) -> Result<()> {
+        let sync = self.syncs(id);
+        blocking(sync).await
+    }
+
+    fn syncs(&self, id: &GenerationId) -> impl FnOnce() -> Result<()> + Send + 'static {
+        let (files, index, id) = (self.files.clone(), self.index.clone(), id.clone());
+        let torn = self.is_torn(&id);
+        move || {
+            files.sync(&id, !torn)?;
+            index.write().unwrap_or_else(PoisonError::into_inner).unsynced.remove(&id);
+            Ok(())
+        }
+    }
+
+    /// Whether the host went down before all of it was on the disk below.
+    pub fn is_torn(&self, id: &GenerationId) -> bool {
+        self.index().torn.contains(id)
+    }
+
+    /// Everything that is to outlive the host is on the disk below when this returns.
+    pub async fn sync_all(&self) {
+        let unsynced: Vec<_> = self.index().unsynced.iter().cloned().collect();
+        for id in unsynced {
+            if let Err(error) = self.sync(&id).await {
+                tracing::warn!(generation = %id, error = error.chain(), "cannot sync a generation");
+            }
+        }
+    }
+
     pub fn sync_later(&self, id: &GenerationId) {
-        let (files, id) = (self.files.clone(), id.clone());
+        let (sync, id) = (self.syncs(id), id.clone());
         let turn = self.syncing.clone().try_read_owned();
         tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            if let Err(error) = files.sync(&id) {
+            if let Err(error) = sync() {
                 // Removed meanwhile, most likely.
                 tracing::debug!(generation = %id, error = error.chain(), "cannot sync a generation");
             }
@@ -212,11 +308,15 @@ impl Archive {
         Ok(generation)
     }
 
+    /// A user's, of all machines and none.
+    pub fn owned_by(&self, user: &berth_types::UserId) -> Vec<Arc<Generation>> {
+        self.index().all.values().filter(|one| one.owner.as_ref() == Some(user)).cloned().collect()
+    }
+
     /// Of those that fit, the one with the largest disk: the least is left to grow.
     pub fn template(&self, fits: impl Fn(&Generation, &str) -> bool) -> Option<Arc<Generation>> {
         let index = self.index();
-        let fitting =
-            |one: &&Arc<Generation>| matches!(&one.why, Why::Template { version } if fits(one, version));
+        let fitting = |one: &&Arc<Generation>| matches!(&one.why, Why::Template { version } if fits(one, version) && !index.torn.contains(&one.id));
         index.all.values().filter(fitting).max_by_key(|one| one.disk).cloned()
     }
 
@@ -370,6 +470,7 @@ impl Index {
         if self.holds.contains_key(id) {
             return false;
         }
+        self.unsynced.remove(id);
         if let Some(generation) = self.all.remove(id)
             && let Some(machine) = &generation.machine
             && let Some(all) = self.machines.get_mut(machine)
@@ -398,18 +499,13 @@ pub fn manifest(machine: &Machine, why: Why, driver: &dyn berth_hypervisor::Driv
         driver_version: driver.version().to_owned(),
         state_size: 0,
         state_sha256: String::new(),
+        boot: None,
     }
 }
 
+/// Why memory is not resumed although all that is signed of it verifies.
+pub const TORN: &str = "the host went down before it was on the disk";
+
 fn damaged(what: &str) -> Refusal {
     Refusal::new(Code::Failed, format!("that point in time cannot be used: {what}"), "choose another one")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes().chunks(2);
-    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }

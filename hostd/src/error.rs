@@ -11,6 +11,8 @@ pub enum Error {
     Io { operation: &'static str, source: std::io::Error },
     #[error("the store: {operation}")]
     Store { operation: &'static str, source: sled::Error },
+    #[error("the store panicked: {operation}: {message}")]
+    StorePanicked { operation: &'static str, message: String },
     #[error("a record of {what} does not decode")]
     Record { what: &'static str, source: serde_json::Error },
     #[error("{program} failed: {output}")]
@@ -24,7 +26,7 @@ pub enum Error {
     #[error("the egress bridge")]
     Bridge(#[from] berth_egress::BridgeError),
     #[error("the audit log")]
-    Audit(#[from] berth_egress::audit::AuditError),
+    Audit(#[from] berth_audit::AuditError),
     #[error("the authority")]
     Authority(#[from] rcgen::Error),
     #[error("the guest: {0}")]

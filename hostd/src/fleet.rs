@@ -80,6 +80,10 @@ impl Fleet {
         index.machines.get(index.names.get(owner)?.get(name)?).cloned()
     }
 
+    pub fn with_id(&self, id: &MachineId) -> Option<Handle> {
+        self.index().machines.get(id).cloned()
+    }
+
     /// Is that name taken, if only by a machine in the making?
     pub fn is_taken(&self, owner: &UserId, name: &MachineName) -> bool {
         self.index().names.get(owner).is_some_and(|names| names.contains_key(name))

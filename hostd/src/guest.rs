@@ -281,7 +281,7 @@ pub async fn run(link: &Link, line: &str, limit: Duration) -> Result<(), GuestEr
     timeout(limit, ended).await.unwrap_or(Err(GuestError::Silent))
 }
 
-/// A guest's words on a user's terminal: one line, no control characters.
+/// A guest's words on a user's terminal: one line.
 pub fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(200).collect()
+    berth_types::text::plain(text, 200)
 }

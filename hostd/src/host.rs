@@ -5,14 +5,17 @@ use crate::{
     egress::{Links, Policies},
     fleet::Fleet,
     ledger::Ledger,
+    lost::Lost,
+    mirror::Signer,
     net::Networks,
     registry::Registry,
     secret::Vault,
     storage::Storage,
     store::Store,
+    template::Shelf,
 };
+use berth_audit::Recorder;
 use berth_config::Config;
-use berth_egress::audit::Recorder;
 use berth_hypervisor::Driver;
 use berth_types::{ByteSize, MachineId};
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -31,6 +34,10 @@ pub struct Host {
     pub vault: Vault,
     pub policies: Policies,
     pub links: Links,
+    /// What a start could not place.
+    pub lost: Lost,
+    /// Signs mirrors.
+    pub signer: Signer,
     pub audit: Recorder,
     /// The certificate of this installation's authority, which guests trust.
     pub authority: String,
@@ -38,8 +45,8 @@ pub struct Host {
     pub roots: String,
     /// By which they know the bridge where it answers in a server's place.
     pub ssh_key: String,
-    /// Held while a template is made.
-    pub templating: tokio::sync::Mutex<()>,
+    /// Templates in the making, and which are kept.
+    pub templating: Shelf,
     /// Turned true by the operator's shutdown: nothing is started any more.
     pub closing: watch::Sender<bool>,
     /// Turns true when that shutdown has been answered.
@@ -64,11 +71,6 @@ impl Host {
     /// still while it booted.
     pub fn first_boot_limit(&self) -> Duration {
         self.boot_limit() / 4
-    }
-
-    /// Where the audit log is.
-    pub fn audit_directory(&self) -> PathBuf {
-        self.config.service.data.join("audit")
     }
 
     pub fn is_closing(&self) -> bool {

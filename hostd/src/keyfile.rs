@@ -1,6 +1,7 @@
 //! Keys in files: made on the first start, readable by root alone.
 
 use crate::error::{FileContext, Result};
+use berth_sys::beneath::sync_parent;
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write},
@@ -50,7 +51,8 @@ pub fn load_or_make(
                 let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
                 file.write_all(&bytes)?;
                 file.sync_all()?;
-                fs::rename(&fresh, path)
+                fs::rename(&fresh, path)?;
+                sync_parent(path)
             };
             write().file("write", path)?;
             Ok(bytes)

@@ -159,7 +159,12 @@ mod tests {
     use super::*;
 
     fn ledger() -> Ledger {
-        let quota = Quota { machines: 2, memory: ByteSize::gib(2), disk: ByteSize::gib(10) };
+        let quota = Quota {
+            machines: 2,
+            memory: ByteSize::gib(2),
+            disk: ByteSize::gib(10),
+            points: ByteSize::gib(9),
+        };
         Ledger::new(quota, ByteSize::gib(3))
     }
 

@@ -6,6 +6,7 @@
 //!                                   registry, ledger   storage, net, guest, driver
 //! ```
 
+mod admission;
 mod archive;
 mod egress;
 mod error;
@@ -16,8 +17,12 @@ mod host;
 mod idle;
 mod keyfile;
 mod ledger;
+mod lost;
 mod machine;
+mod mirror;
 mod net;
+mod private;
+mod quota;
 mod recover;
 mod registry;
 mod run;

@@ -6,10 +6,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{io::IsTerminal, path::PathBuf};
 
 fn main() -> anyhow::Result<()> {
+    berth_sys::inherited::shed().context("cannot close what it was started with")?;
+    berth_sys::keep_private();
     // 1. Nobody looks into this process, and no core of it is ever written: it
     //    holds secrets.
     nix::sys::prctl::set_dumpable(false).context("cannot keep others out of this process")?;
-    setrlimit(Resource::RLIMIT_CORE, 0, 0).context("cannot forbid core dumps")?;
+    setrlimit(Resource::RLIMIT_CORE, 1, 1).context("cannot forbid core dumps")?;
     //    A machine costs a dozen descriptors.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("cannot read the limit of descriptors")?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most).context("cannot raise the limit of descriptors")?;

@@ -1,21 +1,28 @@
 //! Users and their keys.
 //!
-//! Logins are answered from memory. Each user is mirrored in a file of the
-//! data directory, from which a lost store can be rebuilt.
+//! Logins are answered from memory. Each user is mirrored in a signed file of the
+//! data directory (`mirror`), from which a lost store is rebuilt.
 
 use crate::{
-    error::{Error, FileContext, Result},
-    storage::{blocking, replace},
+    admission::Admission,
+    error::{FileContext, Result},
+    lost::Lost,
+    mirror::{self, Kind, Signer},
+    storage::blocking,
     store::{KeyRecord, Store},
 };
-use berth_types::{Code, RECORD_GENERATION, Refusal, SshKey, User, UserId};
+use berth_api::{KeyNotice, Session};
+use berth_config::Gateway;
+use berth_types::{Code, Lock, LostKind, RECORD_GENERATION, Refusal, SshKey, User, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::{PoisonError, RwLock},
 };
+use tokio::sync::watch;
 
 /// More keys than anyone has, few enough to list.
 const KEYS_MAX: usize = 50;
@@ -24,9 +31,13 @@ const KEYS_MAX: usize = 50;
 pub struct Registry {
     store: Store,
     mirrors: PathBuf,
+    signer: Signer,
     /// One change at a time: what is checked is still so when it is written.
     changing: tokio::sync::Mutex<()>,
     known: RwLock<Known>,
+    admission: Admission,
+    /// Changes when a login may not go on that could before.
+    access: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -43,11 +54,9 @@ struct Mirror {
 }
 
 impl Registry {
-    pub async fn open(store: Store, mirrors: PathBuf) -> Result<Self> {
+    pub async fn open(store: Store, mirrors: PathBuf, signer: Signer, lost: &Lost) -> Result<Self> {
         std::fs::create_dir_all(&mirrors).file("create", &mirrors)?;
-        if store.users()?.is_empty() {
-            rebuild(&store, &mirrors).await?;
-        }
+        merge(&store, &mirrors, &signer, lost).await?;
         let mut known = Known::default();
         for user in store.users()? {
             known.users.insert(user.id.clone(), user);
@@ -56,7 +65,16 @@ impl Registry {
             known.owners.insert(record.key.fingerprint.clone(), record.owner.clone());
             known.keys.entry(record.owner).or_default().push(record.key);
         }
-        Ok(Self { store, mirrors, changing: tokio::sync::Mutex::new(()), known: RwLock::new(known) })
+        let (changing, known) = (tokio::sync::Mutex::new(()), RwLock::new(known));
+        // Another number than an earlier hostd's: what a gateway has seen is out of date then.
+        let version = u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default();
+        let (admission, access) = (Admission::default(), watch::channel(version).0);
+        let registry = Self { store, mirrors, signer, changing, known, admission, access };
+        for user in registry.users() {
+            let keys = registry.keys(&user.id);
+            registry.mirror(user, keys).await?;
+        }
+        Ok(registry)
     }
 
     fn known(&self) -> std::sync::RwLockReadGuard<'_, Known> {
@@ -87,17 +105,107 @@ impl Registry {
         keys
     }
 
+    /// May this login go on?
+    pub fn standing(&self, session: &Session) -> std::result::Result<(), Refusal> {
+        let refuse = |message: &str, hint: &str| Err(Refusal::new(Code::NotAllowed, message, hint));
+        let known = self.known();
+        let Some(user) = known.users.get(&session.user) else {
+            return refuse("you are not registered any more", "ask the operator");
+        };
+        if let Some(lock) = &user.locked {
+            return Err(locked_out(lock));
+        }
+        if known.owners.get(&session.key) != Some(&session.user) {
+            return refuse("the key of this connection was removed", "connect with another key");
+        }
+        Ok(())
+    }
+
+    /// The number of the last change after which logins have to be looked at again.
+    pub fn access(&self) -> watch::Receiver<u64> {
+        self.access.subscribe()
+    }
+
+    fn access_changed(&self) {
+        self.access.send_modify(|version| *version += 1);
+    }
+
+    /// Shuts a user out, or lets them in again.
+    pub async fn set_lock(&self, user: &UserId, lock: Option<Lock>) -> Result<User> {
+        let _one_at_a_time = self.changing.lock().await;
+        let Some(mut record) = self.user(user) else {
+            let hint = "see them with 'berth user ls'";
+            return Err(Refusal::new(Code::NotFound, "there is no such user", hint).into());
+        };
+        record.locked = lock;
+        self.store.put_user(&record).await?;
+        self.known_mut().users.insert(user.clone(), record.clone());
+        self.access_changed();
+        self.mirror_again(user).await?;
+        Ok(record)
+    }
+
+    /// Keys that were added with another key since this one was last told.
+    pub async fn notices(&self, user: &UserId, fingerprint: &str) -> Result<Vec<KeyNotice>> {
+        let _one_at_a_time = self.changing.lock().await;
+        let keys = self.keys(user);
+        let Some(own) = keys.iter().find(|key| key.fingerprint == fingerprint) else { return Ok(Vec::new()) };
+        let told = own.told.unwrap_or(own.added);
+        let is_news = |key: &&SshKey| {
+            key.fingerprint != fingerprint && key.added > told && key.added_by.as_deref() != Some(fingerprint)
+        };
+        let notices: Vec<KeyNotice> = keys
+            .iter()
+            .filter(is_news)
+            .map(|key| KeyNotice {
+                fingerprint: key.fingerprint.clone(),
+                added: key.added,
+                from: key.added_from,
+            })
+            .collect();
+        if !notices.is_empty() {
+            let mut own = own.clone();
+            own.told = Some(Timestamp::now());
+            self.put_key(user, own).await?;
+            self.mirror_again(user).await?;
+        }
+        Ok(notices)
+    }
+
+    /// A new user who came by themselves, as far as the limits allow.
+    pub async fn register_from(&self, limits: &Gateway, address: IpAddr, key: SshKey) -> Result<User> {
+        let one_at_a_time = self.changing.lock().await;
+        self.refuse_taken(&key)?;
+        self.admission.register(limits, &self.users(), address, Timestamp::now())?;
+        let label = key.comment.clone();
+        self.make(one_at_a_time, &label, key).await
+    }
+
     /// A new user with a first key.
     pub async fn register(&self, label: &str, key: SshKey) -> Result<User> {
-        let _one_at_a_time = self.changing.lock().await;
+        let one_at_a_time = self.changing.lock().await;
         self.refuse_taken(&key)?;
-        let label = label.chars().filter(|c| !c.is_control()).take(80).collect();
-        let user =
-            User { generation: RECORD_GENERATION, id: UserId::random(), label, created: Timestamp::now() };
+        self.make(one_at_a_time, label, key).await
+    }
+
+    async fn make(
+        &self,
+        _one_at_a_time: tokio::sync::MutexGuard<'_, ()>,
+        label: &str,
+        key: SshKey,
+    ) -> Result<User> {
+        let label = berth_types::text::plain(label, 80);
+        let user = User {
+            generation: RECORD_GENERATION,
+            id: UserId::random(),
+            label,
+            created: Timestamp::now(),
+            locked: None,
+        };
         self.store.put_user(&user).await?;
         self.put_key(&user.id, key).await?;
         self.known_mut().users.insert(user.id.clone(), user.clone());
-        self.mirror(&user.id).await?;
+        self.mirror_again(&user.id).await?;
         Ok(user)
     }
 
@@ -113,7 +221,7 @@ impl Registry {
             return Err(Refusal::new(Code::Limit, message, "remove one with 'key rm FINGERPRINT'").into());
         }
         self.put_key(user, key.clone()).await?;
-        self.mirror(user).await?;
+        self.mirror_again(user).await?;
         Ok(key)
     }
 
@@ -140,6 +248,11 @@ impl Registry {
                 "add another first, or you lock yourself out",
             );
         }
+        // From the mirror first: what is only there comes back with the next start.
+        if let Some(user) = self.user(user) {
+            let left = keys.into_iter().filter(|other| other.fingerprint != key.fingerprint).collect();
+            self.mirror(user, left).await?;
+        }
         self.store.remove_key(&key.fingerprint).await?;
         {
             let mut known = self.known_mut();
@@ -148,12 +261,14 @@ impl Registry {
                 keys.retain(|other| other.fingerprint != key.fingerprint);
             }
         }
-        self.mirror(user).await?;
+        self.access_changed();
         Ok(key)
     }
 
     pub async fn remove_user(&self, user: &UserId) -> Result<()> {
         let _one_at_a_time = self.changing.lock().await;
+        let path = mirror_path(&self.mirrors, user);
+        blocking(move || mirror::remove(&path)).await?;
         for key in self.keys(user) {
             self.store.remove_key(&key.fingerprint).await?;
             self.known_mut().owners.remove(&key.fingerprint);
@@ -164,8 +279,8 @@ impl Registry {
             known.users.remove(user);
             known.keys.remove(user);
         }
-        let path = mirror_path(&self.mirrors, user);
-        std::fs::remove_file(&path).file("remove", &path)
+        self.access_changed();
+        Ok(())
     }
 
     /// Says nothing of whose it is: that is nobody's business.
@@ -181,36 +296,64 @@ impl Registry {
         self.store.put_key(&KeyRecord { owner: user.clone(), key: key.clone() }).await?;
         let mut known = self.known_mut();
         known.owners.insert(key.fingerprint.clone(), user.clone());
-        known.keys.entry(user.clone()).or_default().push(key);
+        let keys = known.keys.entry(user.clone()).or_default();
+        keys.retain(|other| other.fingerprint != key.fingerprint);
+        keys.push(key);
         Ok(())
     }
 
-    async fn mirror(&self, id: &UserId) -> Result<()> {
+    async fn mirror_again(&self, id: &UserId) -> Result<()> {
         let Some(user) = self.user(id) else { return Ok(()) };
-        let (path, mirror) = (mirror_path(&self.mirrors, id), Mirror { user, keys: self.keys(id) });
-        let bytes =
-            serde_json::to_vec_pretty(&mirror).map_err(|source| Error::Record { what: "a user", source })?;
-        blocking(move || replace(&path, &bytes)).await
+        self.mirror(user, self.keys(id)).await
     }
+
+    async fn mirror(&self, user: User, keys: Vec<SshKey>) -> Result<()> {
+        let path = mirror_path(&self.mirrors, &user.id);
+        let bytes = self.signer.sign(Kind::User, &Mirror { user, keys })?;
+        blocking(move || mirror::write(&path, &bytes)).await
+    }
+}
+
+/// What a locked user is told.
+pub fn locked_out(lock: &Lock) -> Refusal {
+    let reason = if lock.reason.is_empty() { String::new() } else { format!(" ({})", lock.reason) };
+    Refusal::new(Code::NotAllowed, format!("your account is locked{reason}"), "ask the operator of this host")
 }
 
 fn mirror_path(mirrors: &Path, user: &UserId) -> PathBuf {
     mirrors.join(format!("{user}.json"))
 }
 
-/// An empty store beside mirrors means that the store was lost.
-async fn rebuild(store: &Store, mirrors: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(mirrors).file("list", mirrors)?.flatten() {
-        let bytes = std::fs::read(entry.path()).file("read", entry.path())?;
-        let Ok(mirror) = serde_json::from_slice::<Mirror>(&bytes) else {
-            tracing::warn!(file = %entry.path().display(), "a user's mirror does not decode; left alone");
+/// Puts into the store what only mirrors have: all of it, or what a rebuild that was
+/// cut short had not come to.
+async fn merge(store: &Store, mirrors: &Path, signer: &Signer, lost: &Lost) -> Result<()> {
+    let users: HashSet<UserId> = store.users()?.into_iter().map(|user| user.id).collect();
+    let mut owners: HashMap<String, UserId> =
+        store.keys()?.into_iter().map(|record| (record.key.fingerprint, record.owner)).collect();
+    for (name, Mirror { user, keys }) in
+        mirror::load(mirrors, lost, |bytes| signer.read::<Mirror>(Kind::User, bytes))?
+    {
+        if name != user.id.as_str() {
+            let path = mirrors.join(format!("{name}.json"));
+            lost.put(LostKind::Mirror, &format!("{name}.json"), &path, "it is another user's")?;
             continue;
-        };
-        tracing::warn!(user = %mirror.user.id, "rebuilt a user from its mirror");
-        for key in mirror.keys {
-            store.put_key(&KeyRecord { owner: mirror.user.id.clone(), key }).await?;
         }
-        store.put_user(&mirror.user).await?;
+        for key in keys {
+            match owners.get(&key.fingerprint) {
+                Some(owner) if *owner == user.id => {}
+                Some(owner) => {
+                    tracing::error!(user = %user.id, %owner, key = key.fingerprint, "two users have one key");
+                }
+                None => {
+                    owners.insert(key.fingerprint.clone(), user.id.clone());
+                    store.put_key(&KeyRecord { owner: user.id.clone(), key }).await?;
+                }
+            }
+        }
+        if !users.contains(&user.id) {
+            tracing::warn!(user = %user.id, "rebuilt a user from its mirror");
+            store.put_user(&user).await?;
+        }
     }
     Ok(())
 }

@@ -8,27 +8,23 @@ use crate::{
     host::{Host, memory_limit},
     keyfile,
     ledger::Ledger,
+    lost::Lost,
+    mirror::Signer,
     net::KernelNetworks,
-    recover,
+    private, recover,
     registry::Registry,
     secret::{MasterKey, Vault},
     server::Server,
     shortage,
     storage::Storage,
-    store::Store,
-    template,
+    store, template,
 };
+use berth_audit::{Log, Recorder, Rotation, Series};
 use berth_config::Config;
-use berth_egress::audit::{Log, Recorder, Rotation};
-use berth_hypervisor::select::{Selected, select};
-use berth_types::AuditEvent;
+use berth_hypervisor::select::{Selected, refuses_strangers, select};
+use berth_types::{AuditEvent, BootId, Code, Refusal, Span};
 use ed25519_dalek::SigningKey;
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs::File, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -41,18 +37,21 @@ const PREDECESSOR: Duration = Duration::from_secs(10);
 /// running for the next hostd to adopt; the operator's shutdown stops them.
 pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     let (data, run) = (config.service.data.clone(), config.service.run.clone());
-    // 1. Alone on this data directory.
-    for directory in [&data, &run, &run.join("vm")] {
-        std::fs::create_dir_all(directory).file("create", directory)?;
-    }
+    // 1. Alone on this data directory, which nobody else may read.
+    private::make(&config)?;
     let _alone = lock(data.join("hostd.lock")).await?;
+    private::tighten(&config)?;
     // 2. Everything hostd owns.
-    let storage = Storage::open(&config).await?;
-    let store = open_store(&data.join("store"))?;
-    let archive = Archive::open(storage.generations().clone(), &data.join("signing.key"), config.idle.keep)?;
-    let registry = Registry::open(store.clone(), data.join("users")).await?;
-    let vault = Vault::open(master, store.clone(), &data.join("secrets")).await?;
-    let policies = Policies::open(store.clone(), data.join("policies")).await?;
+    let signer = Signer::open(&data)?;
+    let boot = boot()?;
+    let storage = Storage::open(&config, signer.clone(), boot.clone()).await?;
+    let lost = Lost::new(storage.pool(), &data);
+    let store = store::open_or_set_aside(&data.join("store"))?;
+    let (generations, key) = (storage.generations().clone(), data.join("signing.key"));
+    let archive = Archive::open(generations, &key, config.idle.keep, boot)?;
+    let registry = Registry::open(store.clone(), data.join("users"), signer.clone(), &lost).await?;
+    let vault = Vault::open(master, store.clone(), &data.join("secrets"), &lost).await?;
+    let policies = Policies::open(store.clone(), data.join("policies"), signer.clone(), &lost).await?;
     let audit = audit_log(&config)?;
     let authority = Authority::open(&data.join("authority"))?;
     let roots = egress::extra_roots(&config)?;
@@ -62,7 +61,11 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     let (bridge, events) = egress::bridge(&config, &authority, roots.clone()).await?;
     let networks = KernelNetworks::start(run.join("net"), config.host.spare_networks)?;
     let ledger = Ledger::new(config.quota, memory_limit(&config));
-    let Selected { driver, why } = select(&config.hypervisor)?;
+    let selected = select(&config.hypervisor)?;
+    if let Some(why) = refuses_strangers(&config, &selected) {
+        return Err(Refusal::new(Code::NotAllowed, why, "'berth doctor' says what is missing").into());
+    }
+    let Selected { driver, why, .. } = selected;
     tracing::info!(driver = driver.name(), version = driver.version(), why, "hypervisor");
     let (end, mut ended) = watch::channel(false);
     let host = Arc::new(Host {
@@ -77,11 +80,13 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
         vault,
         policies,
         links: Links::new(Some(bridge)),
+        lost,
+        signer,
         audit,
         authority: authority.certificate,
         roots,
         ssh_key,
-        templating: tokio::sync::Mutex::default(),
+        templating: template::Shelf::default(),
         closing: watch::channel(false).0,
         end,
         config,
@@ -103,6 +108,11 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
         _ = terminate.recv() => false,
         _ = interrupt.recv() => false,
         _ = ended.wait_for(|ended| *ended) => true,
+        () = host.store.breaks() => {
+            // Machines run on. The next start looks through the store, and rebuilds it.
+            tracing::error!("the store has panicked: the service stops, and is to be started again");
+            return Err(Error::StorePanicked { operation: "serve", message: "see the lines above".into() });
+        }
     };
     // 5. End.
     serving.abort();
@@ -112,6 +122,10 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
             handle.down().await;
         }
         template::none_under_way(&host).await;
+    }
+    // The host may be about to go down: what sleeps must be on the disk below by then.
+    host.archive.sync_all().await;
+    if with_machines {
         host.archive.synced().await;
     }
     networks.close_spares().await;
@@ -125,11 +139,24 @@ pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
     Ok(())
 }
 
+/// Which boot of the host this is.
+fn boot() -> Result<BootId> {
+    const PLACE: &str = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(PLACE).file("read", PLACE)?;
+    text.trim().parse().map_err(std::io::Error::other).file("read", PLACE)
+}
+
 fn audit_log(config: &Config) -> Result<Recorder> {
     let data = &config.service.data;
     let key = SigningKey::from_bytes(&*keyfile::key(&data.join("audit.key"))?);
-    let rotation = Rotation { bytes: config.audit.file_size.bytes(), keep: config.audit.keep as usize };
-    Ok(Recorder::start(Log::open(&data.join("audit"), rotation, key)?))
+    let open = |series, keep, keep_for: Span| {
+        let (keep, keep_for) = (keep as usize, keep_for.duration());
+        let rotation = Rotation { bytes: config.audit.file_size.bytes(), keep, keep_for };
+        Log::open(&data.join("audit"), series, rotation, key.clone())
+    };
+    let deeds = open(Series::Deeds, config.audit.keep, config.audit.keep_for)?;
+    let egress = open(Series::Egress, config.audit.egress_keep, config.audit.egress_keep_for)?;
+    Ok(Recorder::start(deeds, egress))
 }
 
 /// One hostd at a time. A child of one that was killed can hold the lock for the
@@ -142,19 +169,4 @@ async fn lock(path: PathBuf) -> Result<File> {
         Ok(Err(error)) => Err(std::io::Error::other(error)).file("lock", path),
         Err(_) => Err(std::io::Error::from(std::io::ErrorKind::WouldBlock)).file("another hostd holds", path),
     }
-}
-
-/// A damaged store is set aside, and rebuilt from the mirrors. One that cannot
-/// be read for another reason is left alone: it may be well tomorrow.
-fn open_store(path: &Path) -> Result<Store> {
-    Store::open(path).or_else(|error| {
-        let damaged = matches!(&error, Error::Store { source: sled::Error::Corruption { .. }, .. });
-        if !damaged {
-            return Err(error);
-        }
-        let aside = path.with_extension(format!("broken-{}", jiff::Timestamp::now().as_second()));
-        tracing::error!(error = error.chain(), aside = %aside.display(), "the store is damaged; rebuilding it");
-        std::fs::rename(path, &aside).file("set aside", path)?;
-        Store::open(path)
-    })
 }

@@ -124,7 +124,7 @@ async fn answer(host: Arc<Host>, call: Call, uid: u32, gateway: Option<u32>, pro
     let trusted = uid == 0 || Some(uid) == gateway;
     match call.caller {
         Caller::Gateway if trusted => verb::for_gateway(&host, call.request).await,
-        Caller::User(user) if trusted => verb::for_user(&host, &user, call.request, &progress).await,
+        Caller::User(session) if trusted => verb::for_user(&host, &session, call.request, &progress).await,
         Caller::Operator if uid == 0 => verb::for_operator(&host, call.request, &progress).await,
         _ => Err(Refusal::new(Code::NotAllowed, "you may not ask that", "run it as root")),
     }

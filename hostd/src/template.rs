@@ -2,10 +2,14 @@
 //!
 //! A machine's memory has one size for life, so there is a template for each
 //! size that is asked for: those of the configuration are made when hostd
-//! starts, others after the first machine of their size. Once one is ready a copy of
+//! starts, others after the first machine of their size, and only few of these are
+//! kept (`shelf`). Once one is ready a copy of
 //! it is run for nobody (`trial`): what that touches is read ahead for the others.
 
+mod shelf;
 mod trial;
+
+pub use shelf::Shelf;
 
 use crate::{
     archive,
@@ -22,8 +26,12 @@ const FREEZE: Duration = Duration::from_secs(60);
 /// What most people run first: a command, and a shell to type in.
 const FAMILIAR: &str = "exec \"$SHELL\" -lic true";
 
-/// A template that such a machine can be a copy of.
-pub fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
+/// A template that such a machine can be a copy of, which is kept all the longer for it.
+pub fn use_one(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
+    find(host, machine).inspect(|found| host.templating.touch(&found.id))
+}
+
+fn find(host: &Host, machine: &Machine) -> Option<Arc<Generation>> {
     let wanted = host.storage.image_version(&machine.image)?;
     host.archive.template(|one, version| {
         version == wanted
@@ -44,7 +52,14 @@ pub fn wanted(host: &Arc<Host>, machine: &Machine) {
         return;
     }
     let (host, machine) = (host.clone(), machine.clone());
-    tokio::spawn(async move { ensure(&host, &machine).await });
+    let Some(place) = shelf::Waiting::queue(&host) else {
+        tracing::debug!(memory = %machine.memory, "no template is made of this size: enough others wait");
+        return;
+    };
+    tokio::spawn(async move {
+        ensure(&host, &machine).await;
+        drop(place);
+    });
 }
 
 /// Makes those of the configuration, one after the other, and lets go of those
@@ -53,10 +68,14 @@ pub async fn prepare(host: Arc<Host>) {
     for template in host.archive.templates() {
         let Why::Template { version } = &template.why else { continue };
         let current = host.storage.image_version(&template.image).is_some_and(|now| now == *version)
-            && host.driver.restores(&template.driver, &template.driver_version);
+            && host.driver.restores(&template.driver, &template.driver_version)
+            && !host.archive.is_torn(&template.id);
         if !current && let Err(error) = host.archive.remove(&template.id).await {
             tracing::debug!(error = error.chain(), "an outdated template is still in use");
         }
+    }
+    if let Err(error) = shelf::trim(&host, shelf::OTHERS, host.config.idle.ready_others.bytes()).await {
+        tracing::warn!(error = error.chain(), "cannot remove a template");
     }
     for memory in host.config.idle.ready.clone() {
         let mut machine = blank(&host);
@@ -67,7 +86,7 @@ pub async fn prepare(host: Arc<Host>) {
 
 async fn ensure(host: &Arc<Host>, machine: &Machine) {
     // One at a time: templates are never urgent.
-    let _turn = host.templating.lock().await;
+    let _turn = host.templating.turn.lock().await;
     let mut template = blank(host);
     template.image.clone_from(&machine.image);
     (template.cpus, template.memory) = (machine.cpus, machine.memory);
@@ -82,6 +101,13 @@ async fn ensure(host: &Arc<Host>, machine: &Machine) {
     }
     if host.is_closing() {
         return;
+    }
+    if !shelf::is_configured(host, &template.image, template.cpus, template.memory) {
+        match shelf::make_room(host, template.memory.bytes()).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return tracing::warn!(error = error.chain(), "cannot remove a template"),
+        }
     }
     for limit in [host.first_boot_limit(), host.boot_limit()] {
         let started = std::time::Instant::now();
@@ -107,7 +133,7 @@ async fn ensure(host: &Arc<Host>, machine: &Machine) {
 /// Returns when no template is being made any more. One that is under way is
 /// given up, for the service closes.
 pub async fn none_under_way(host: &Host) {
-    let _idle = host.templating.lock().await;
+    let _idle = host.templating.turn.lock().await;
 }
 
 async fn make(host: &Arc<Host>, mut machine: Machine, limit: Duration) -> Result<Arc<Generation>> {
@@ -115,9 +141,11 @@ async fn make(host: &Arc<Host>, mut machine: Machine, limit: Duration) -> Result
         return Err(machine::missing_image(&machine.image).into());
     };
     let version = host.storage.image_version(&machine.image).unwrap_or_default();
+    // Templates are never urgent: they leave the whole reserve to machines.
+    host.storage.admit(machine.memory)?;
     machine.uid = host.store.take_uid(host.config.host.uid_base).await?;
-    // It is never published and has no record: whatever a crash leaves of it
-    // is undone at the next start.
+    // The store has no record of it, and its own says what it is: whatever a crash
+    // leaves of it is undone at the next start.
     host.storage.make(&machine, Some(&image)).await?;
     let made = boot_and_freeze(host, &machine, version, limit).await;
     host.storage.remove(&machine.id).await?;
@@ -150,7 +178,8 @@ async fn boot_and_freeze(
     (manifest.machine, manifest.owner) = (None, None);
     manifest.disk = host.storage.disk_size(&machine.id);
     let generation = host.archive.freeze(manifest, host.storage.directory(&machine.id), Way::Move).await?;
-    host.archive.sync_later(&generation.id);
+    // Machines are acknowledged that are nothing but a copy of it.
+    host.archive.sync(&generation.id).await?;
     Ok(generation)
 }
 
@@ -169,12 +198,12 @@ async fn save(host: &Host, machine: &Machine, powered: &Powered, limit: Duration
     Ok(())
 }
 
-/// A machine of the default size with the image's own disk, owned by nobody.
+/// A machine of the default size with the image's own disk, marked as no user's.
 fn blank(host: &Host) -> Machine {
     let defaults = &host.config.machine;
     let name = "template".parse().expect("a plain word is a name");
     let size = Size { cpus: defaults.cpus, memory: defaults.memory, disk: ByteSize(0) };
     let machine = Machine::new(UserId::random(), name, defaults.image.clone(), size);
     // Whoever is copied from it has an identity to renew; it has none itself.
-    Machine { fresh: false, ..machine }
+    Machine { fresh: false, template: true, ..machine }
 }

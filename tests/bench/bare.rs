@@ -95,6 +95,9 @@ fn hostd(socket: &Path, guest: SocketAddr) -> Result<Runtime> {
 async fn serve(mut connection: Connection, guest: SocketAddr) {
     let user = UserId::random();
     while let Ok((call, _)) = connection.receive::<Call>().await {
+        if let Request::Access { seen: Some(_) } = call.request {
+            return std::future::pending().await;
+        }
         let answer = answer(call.request, &user, guest);
         let (result, descriptor) = match answer {
             Ok((reply, descriptor)) => (Ok(reply), descriptor),
@@ -111,8 +114,13 @@ fn answer(request: Request, user: &UserId, guest: SocketAddr) -> Result<(Reply, 
     let failed = |what: String| Refusal::new(Code::Failed, what, "");
     let machine = || "main".parse::<MachineName>().map_err(|error| failed(error.to_string()));
     match request {
+        Request::Access { .. } => Ok((Reply::Access(1), None)),
         Request::Knows { .. } => Ok((Reply::Knows(true), None)),
-        Request::Login { .. } => Ok((Reply::LoggedIn { user: user.clone(), registered: false }, None)),
+        Request::Login { .. } => {
+            Ok((Reply::LoggedIn { user: user.clone(), registered: false, notices: Vec::new() }, None))
+        }
+        // Nothing is ever taken away here, so this is never asked again.
+        Request::Standing { sessions } => Ok((Reply::Standing(vec![None; sessions.len()]), None)),
         Request::Resolve { .. } => Ok((Reply::Resolved(Resolved::Machine(machine()?)), None)),
         Request::Attach { name } => {
             let stream = TcpStream::connect(guest).map_err(|error| failed(error.to_string()))?;

@@ -28,7 +28,7 @@ fn until_ready(service: &Service) -> Result<()> {
 
 /// Create, write, sleep, wake, fork, restore: nothing is lost, nothing boots.
 fn a_whole_life(context: &Context) -> Result<()> {
-    context.with_service(&cloud_hypervisor(context.scratch())?, |service| {
+    context.with_service(&cloud_hypervisor(), |service| {
         let account = service.account(context.scratch())?;
         let status = service.berth_ok(&["status"])?.text();
         ensure!(status.contains("cloud-hypervisor 53"), "{status}");
@@ -87,7 +87,10 @@ fn no_memory_was_copied(service: &Service) -> Result<()> {
         for file in fs::read_dir(&generation)? {
             let file = file?;
             let name = file.file_name().to_string_lossy().into_owned();
-            ensure!(["disk", "ram", "state", "manifest.json"].contains(&name.as_str()), "a file {name}");
+            ensure!(
+                ["disk", "ram", "state", "touched", "synced", "manifest.json"].contains(&name.as_str()),
+                "a file {name}"
+            );
             if name == "state" {
                 seen += 1;
                 let size = file.metadata()?.len();
@@ -101,7 +104,7 @@ fn no_memory_was_copied(service: &Service) -> Result<()> {
 
 /// Told to whoever connects, and nothing on the disk is lost.
 fn a_generation_of_another_driver_boots_from_its_disk(context: &Context) -> Result<()> {
-    let settings = cloud_hypervisor(context.scratch())?.set("idle.ready", Vec::<String>::new());
+    let settings = cloud_hypervisor().set("idle.ready", Vec::<String>::new());
     context.with_service(&settings, |service| {
         let account = service.account(context.scratch())?;
         account.verb("new dev --memory 256M")?.ok()?;
@@ -132,6 +135,6 @@ fn a_generation_of_another_driver_boots_from_its_disk(context: &Context) -> Resu
 
 /// The walk of the sleep cases, on this driver.
 fn hostd_may_die_at_every_fault_point(context: &Context) -> Result<()> {
-    let settings = cloud_hypervisor(context.scratch())?;
+    let settings = cloud_hypervisor();
     every_fault_point(context, &settings, until_ready).context("on cloud-hypervisor")
 }

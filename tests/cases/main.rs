@@ -10,8 +10,10 @@ mod egress;
 mod faults;
 mod files;
 mod forwards;
+mod hygiene;
 mod lobby;
 mod mistakes;
+mod private;
 mod readme;
 mod rest;
 mod session;
@@ -44,6 +46,8 @@ const AREAS: &[(&str, &[Case])] = &[
     ("verbs", verbs::CASES),
     ("mistakes", mistakes::CASES),
     ("users", users::CASES),
+    ("private", private::CASES),
+    ("hygiene", hygiene::CASES),
     ("readme", readme::CASES),
     ("sleep", rest::sleep::CASES),
     ("rest_session", rest::session::CASES),

@@ -6,12 +6,13 @@ use crate::{
     verbs::json,
 };
 use anyhow::{Context as _, Result, ensure};
-use berth_tests::{Account, Output, Settings};
+use berth_tests::{Account, Output, Running, Settings, eventually};
 use serde_json::Value;
 use std::{
     io::Write,
     net::{Ipv4Addr, TcpListener},
     thread,
+    time::Duration,
 };
 
 pub const CASES: &[Case] = cases![
@@ -21,7 +22,8 @@ pub const CASES: &[Case] = cases![
         forwards_stay_in_ones_own_machine;
     OwnService:
         quotas_are_each_users_own,
-        a_closed_service_knows_whom_it_was_told;
+        a_closed_service_knows_whom_it_was_told,
+        access_that_is_taken_away_ends_what_is_open;
 ];
 
 fn machines_are_invisible_to_others(context: &Context) -> Result<()> {
@@ -161,6 +163,44 @@ fn quotas_are_each_users_own(context: &Context) -> Result<()> {
         ensure!(second.at("one").line("hostname")? == "one", "the second user's machine");
         first.verb("rm one two three")?.ok()?;
         second.verb("new two")?.ok().context("after room was made")?;
+        Ok(())
+    })
+}
+
+/// Nothing but the removal, or the lock, ends these sessions: they wait for ever.
+fn access_that_is_taken_away_ends_what_is_open(context: &Context) -> Result<()> {
+    context.with_service(&Settings::default(), |service| {
+        let (owner, thief) = (service.account(context.scratch())?, service.account(context.scratch())?);
+        owner.client("ssh").args(["berth", "key", "add"]).input(thief.public_key()?)?.ok()?;
+        owner.verb("new main --memory 256M")?.ok()?;
+        let session = |account: &Account, mark: &str| -> Result<Running> {
+            let running =
+                account.at("main").ssh(&[]).arg(format!("touch {mark}; exec sleep infinity")).start()?;
+            eventually("the session runs", Duration::from_secs(60), || {
+                Ok(owner.at("main").run(&format!("test -e {mark}"))?.status == 0)
+            })?;
+            Ok(running)
+        };
+        let (stolen, own) = (session(&thief, "stolen")?, session(&owner, "own")?);
+        let keys = json(&owner, "key ls")?;
+        let planted =
+            keys.get(1).and_then(|key| key.get("fingerprint")).and_then(Value::as_str).context("no key")?;
+        owner.verb(&format!("key rm {planted}"))?.ok()?;
+        let ended = stolen.wait()?;
+        ensure!(ended.status == 255, "{}", ended.report());
+        let identity = json(&owner, "whoami")?;
+        let user = identity.get("user").and_then(Value::as_str).context("no user")?;
+        service.berth_ok(&["user", "lock", user, "--reason", "stolen laptop"])?;
+        let ended = own.wait()?;
+        ensure!(ended.status == 255, "{}", ended.report());
+        let refused = owner.verb("ls")?.expect(4)?;
+        ensure!(refused.errors().contains("your account is locked (stolen laptop)"), "{}", refused.report());
+        service.berth_ok(&["user", "unlock", user])?;
+        owner.verb("ls")?.ok()?;
+        let audit = service.berth_ok(&["audit", "show"])?;
+        for line in ["\"user lock\"", "stolen laptop", "\"kind\":\"refused\"", "\"address\":\"127.0.0.1\""] {
+            ensure!(audit.text().contains(line), "no {line} in the audit log");
+        }
         Ok(())
     })
 }

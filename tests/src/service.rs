@@ -91,7 +91,11 @@ impl Service {
 
     fn spawn(&self, name: &str, place: &Mutex<Option<Child>>, fault: Option<&str>) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.log_path(name))?;
-        let child = Command::new(binary(name)?)
+        // Whatever umask the service is started under, its files are its own; and it keeps
+        // neither an open file nor an ignored signal of the shell's.
+        let child = Command::new("sh")
+            .args(["-c", "umask 000; trap '' USR1; exec 9</dev/zero; exec \"$0\" \"$@\""])
+            .arg(binary(name)?)
             .arg("--config")
             .arg(self.config())
             .env(MARK, &self.endpoint.scratch)

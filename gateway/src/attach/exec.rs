@@ -77,6 +77,7 @@ pub async fn run(peer: &Arc<Peer>, inbox: &mut Inbox, outlet: &Outlet, job: Job)
 async fn download(frames: &mut Frames, outlet: &Outlet) -> Result<Result<Exit, GuestError>, Gone> {
     let (mut exit, mut silent) = (None, false);
     loop {
+        frames.read_ahead(outlet.read_ahead());
         match frames.output().await {
             Ok(Output::Data(data)) => outlet.data(data).await?,
             Ok(Output::Errors(data)) => outlet.errors(data).await?,

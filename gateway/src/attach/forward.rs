@@ -75,6 +75,7 @@ pub async fn carry(mut inbox: Inbox, outlet: Outlet, stream: Stream) {
 /// True after a clean end, false after a broken one: then all is over.
 async fn download(frames: &mut Frames, outlet: &Outlet) -> Result<bool, Gone> {
     loop {
+        frames.read_ahead(outlet.read_ahead());
         match frames.raw().await {
             Ok(data) => outlet.data(data).await?,
             Err(GuestError::Ended) => return outlet.eof().await.map(|()| true),

@@ -68,7 +68,7 @@ pub fn serve(
             match frames.incoming().await {
                 Ok(incoming) => {
                     // Beyond the limit nobody claims the connection, and the guest drops it.
-                    if let Some(admission) = peer.admit() {
+                    if let Ok(admission) = peer.admit() {
                         let (peer, place, announce) = (Arc::clone(&peer), place.clone(), announce.clone());
                         tokio::spawn(connect(peer, place, announce, incoming, admission));
                     }

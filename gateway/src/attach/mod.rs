@@ -23,6 +23,9 @@ use tokio::net::TcpStream;
 /// TCP connect that nobody answers.
 const ANSWER: Duration = Duration::from_secs(150);
 
+/// Bytes that the kernel keeps for a machine.
+const UNSENT_MAX: usize = 256 << 10;
+
 /// A new stream to a machine, nothing said on it yet.
 #[derive(Debug)]
 pub struct Attached {
@@ -48,6 +51,8 @@ pub async fn attach(peer: &Peer, place: &Place, progress: &Progress) -> Result<A
             })?;
             // Keystrokes must not wait for each other; the host side may have left this off.
             let _ = stream.set_nodelay(true);
+            // What a machine does not read is counted here, not in the kernel.
+            let _ = nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::SndBuf, &UNSENT_MAX);
             Ok(Attached { name, made, stream })
         }
         _ => Err(crate::command::unexpected()),

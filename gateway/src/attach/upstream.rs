@@ -1,6 +1,9 @@
 //! From the client into a machine: a bounded queue, written in large pieces.
 
-use crate::ssh::channel::{Counted, Gone, Inbox};
+use crate::ssh::{
+    channel::{Gone, Inbox},
+    flow::Counted,
+};
 use berth_guest_protocol::{Event, Kind, MAX_DATA, encode, header};
 use bytes::{Buf, Bytes, BytesMut};
 use russh::ChannelMsg;
@@ -15,8 +18,8 @@ const SLICES: usize = 32;
 /// Data shorter than this is gathered while it waits: a piece costs memory even
 /// if it is one byte.
 const SHORT: usize = 512;
-/// Nobody resizes a window or sends signals so often.
-const PIECES_MAX: usize = 64 * 1024;
+/// What a piece costs besides its bytes.
+const PIECE: usize = 128;
 /// A machine that does not read for so long has no use for what a departed
 /// client sent.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -59,7 +62,7 @@ pub async fn carry(inbox: &mut Inbox, writer: impl AsyncWrite + Unpin, form: For
         }
         let writable = writer.as_mut().filter(|_| queue.has_work());
         tokio::select! {
-            message = inbox.next(), if !queue.is_full() => match message {
+            message = inbox.next() => match message {
                 Ok(message) => queue.take(message),
                 Err(gone) => {
                     if let Some(writer) = writer {
@@ -97,10 +100,6 @@ async fn write(
 }
 
 impl Queue {
-    fn is_full(&self) -> bool {
-        self.counted.is_full() || self.pieces.len() > PIECES_MAX
-    }
-
     /// Something to write, or an end to be written.
     fn has_work(&self) -> bool {
         !self.pieces.is_empty() || self.ended
@@ -160,18 +159,24 @@ impl Queue {
     /// Counted already.
     fn data(&mut self, mut data: Bytes) {
         if self.form == Form::Raw && !data.is_empty() {
-            return self.pieces.push_back(data);
+            return self.push(data);
         }
         while !data.is_empty() {
             let part = data.split_to(data.len().min(MAX_DATA));
             self.control(Bytes::copy_from_slice(&header(Kind::Data, part.len())));
-            self.pieces.push_back(part);
+            self.push(part);
         }
     }
 
     fn control(&mut self, frame: Bytes) {
         self.counted.add(frame.len());
-        self.pieces.push_back(frame);
+        self.push(frame);
+    }
+
+    /// Its bytes are counted already.
+    fn push(&mut self, piece: Bytes) {
+        self.counted.add(PIECE);
+        self.pieces.push_back(piece);
     }
 
     fn advance(&mut self, mut count: usize) {
@@ -183,6 +188,7 @@ impl Queue {
             }
             count -= piece.len();
             self.pieces.pop_front();
+            self.counted.remove(PIECE);
         }
     }
 
@@ -198,8 +204,7 @@ impl Queue {
     }
 
     fn clear(&mut self) {
-        let left = self.pieces.iter().map(Bytes::len).sum::<usize>() + self.gathered.len();
-        self.counted.remove(left);
+        self.counted.clear();
         self.pieces.clear();
         self.gathered.clear();
     }
@@ -232,10 +237,11 @@ fn signal_name(signal: &russh::Sig) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ssh::flow::{Budget, Flow};
     use std::sync::Arc;
 
     fn queue(form: Form) -> Queue {
-        let counted = Counted::new(Arc::default());
+        let counted = Counted::new(Arc::new(Flow::new(Arc::new(Budget::new(1 << 20)))));
         Queue { pieces: VecDeque::new(), gathered: BytesMut::new(), counted, form, ended: false }
     }
 

@@ -87,6 +87,9 @@ fn words(event: &AuditEvent) -> (String, String, bool, String) {
             ("state".to_owned(), shown(state), state != "failed", shown(detail))
         }
         AuditEvent::Egress(entry) => egress(entry),
+        AuditEvent::Counted { verb, events, .. } => {
+            (shown(verb), format!("{events} more"), true, "within a minute, not listed one by one".to_owned())
+        }
         // The operator's; nobody else is sent them.
         other => (format!("{other:?}").chars().take(40).collect(), String::new(), true, String::new()),
     }
@@ -95,6 +98,7 @@ fn words(event: &AuditEvent) -> (String, String, bool, String) {
 fn egress(entry: &EgressEntry) -> (String, String, bool, String) {
     let address = entry.address.map(|address| address.to_string()).unwrap_or_default();
     let host = if entry.host.is_empty() { &address } else { &entry.host };
+    let claimed = entry.claimed.as_ref().map(|claimed| format!(" as {claimed}")).unwrap_or_default();
     let port = if entry.port == 0 { String::new() } else { format!(":{}", entry.port) };
     let reason = if entry.reason.is_empty() { String::new() } else { format!(": {}", entry.reason) };
     let bytes = if entry.up + entry.down == 0 {
@@ -102,10 +106,11 @@ fn egress(entry: &EgressEntry) -> (String, String, bool, String) {
     } else {
         format!(", {} bytes up, {} down", entry.up, entry.down)
     };
+    let times = if entry.times == 0 { String::new() } else { format!(", {} more like it", entry.times) };
     (
-        printable(&format!("{} {host}{port}", entry.protocol), 120),
+        printable(&format!("{} {host}{port}{claimed}", entry.protocol), 120),
         printable(&entry.verdict, 20),
         entry.verdict == "allowed",
-        printable(&format!("by {}{reason}{bytes}", entry.rule), 200),
+        printable(&format!("by {}{reason}{bytes}{times}", entry.rule), 200),
     )
 }

@@ -2,7 +2,7 @@
 
 use super::{Answer, Context, Help, args, audit, name, secret, unexpected};
 use crate::ui::{Table, text::quoted};
-use berth_api::{EgressChange, EgressTarget, EgressView, Reply, Request};
+use berth_api::{EgressChange, EgressTarget, EgressView, Ineffective, Reply, Request};
 use berth_types::{
     Refusal,
     egress::{EgressMode, HostPattern},
@@ -24,7 +24,8 @@ pub const HELP: Help = Help {
     ],
     notes: "open: everything public that is not denied. allowlist: only what is allowed. closed: nothing.\n\
             A host is a name, *.NAME one part deep, an address or a network, each with :PORT if only\n\
-            that is meant. Private addresses are reached only if they are allowed by address.\n\
+            that is meant. Private addresses are reached only by address, and where the operator\n\
+            leaves that to users; the host itself, loopback and reserved addresses never.\n\
             Changes count at once, also for connections that are open. passthrough: its TLS is never\n\
             opened, so no secret goes there. forget takes hosts out of every list, default takes away\n\
             the machine's own policy: then its labels', yours (--all) or the installation's counts.",
@@ -134,6 +135,9 @@ fn table(view: &EgressView) -> Table {
         for rule in rules {
             table.pair(what, rule.to_string());
         }
+    }
+    for Ineffective { rule, why } in &view.ineffective {
+        table.pair("no effect", format!("{rule}: {why}"));
     }
     for secret in &view.secrets {
         table.pair("secret", secret.as_str());

@@ -95,8 +95,7 @@ fn table(machine: &MachineView, now: Timestamp) -> Table {
 
 /// A console is written by the machine: its lines may stay, its escapes not.
 fn tame(console: &str) -> String {
-    let keep = |character: &char| *character == '\n' || *character == '\t' || !character.is_control();
-    let mut text: String = console.chars().filter(keep).collect();
+    let mut text = crate::ui::text::plain_lines(console);
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
@@ -107,6 +106,6 @@ fn tame(console: &str) -> String {
 mod tests {
     #[test]
     fn a_console_cannot_drive_the_terminal() {
-        assert_eq!(super::tame("boot\r\n\u{1b}[2Jok"), "boot\n[2Jok\n");
+        assert_eq!(super::tame("boot\r\n\u{1b}[2Jok\u{202e}\u{200b}"), "boot\n[2Jok\n");
     }
 }

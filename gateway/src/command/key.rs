@@ -63,10 +63,11 @@ async fn add(context: &Context<'_>, text: &str) -> Result<Answer, Refusal> {
 
 async fn ls(context: &Context<'_>) -> Result<Answer, Refusal> {
     let Reply::Keys(keys) = context.call(Request::KeyList).await? else { return Err(unexpected()) };
-    let mut table = Table::with_header(&["FINGERPRINT", "TYPE", "COMMENT", "ADDED"]);
+    let mut table = Table::with_header(&["FINGERPRINT", "TYPE", "COMMENT", "ADDED", "FROM"]);
     for key in &keys {
         let kind = key.public.split(' ').next().unwrap_or_default();
-        let cells = [&key.fingerprint, kind, &key.comment, &key.added.to_string()];
+        let from = key.added_from.map_or_else(|| "-".to_owned(), |address| address.to_string());
+        let cells = [&key.fingerprint, kind, &key.comment, &key.added.to_string(), &from];
         table.row(cells.map(|text| (text.to_owned(), Style::Plain)));
     }
     Answer::new(table.render(context.colour), &keys)

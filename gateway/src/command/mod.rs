@@ -37,8 +37,8 @@ use crate::{
         text::{QUOTED, printable},
     },
 };
-use berth_api::{Caller, Client, Reply, Request};
-use berth_types::{Code, InvalidName, MachineName, Refusal, UserId};
+use berth_api::{Caller, Client, Reply, Request, Session};
+use berth_types::{Code, InvalidName, MachineName, Refusal};
 use serde::Serialize;
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -83,7 +83,7 @@ pub fn is_verb(word: &str) -> bool {
 pub struct Context<'a> {
     pub api: &'a Client,
     pub address: &'a Address,
-    pub user: UserId,
+    pub session: Session,
     pub progress: Progress,
     /// The client has a terminal.
     pub colour: bool,
@@ -111,7 +111,7 @@ impl Answer {
 
 impl Context<'_> {
     pub async fn call(&self, request: Request) -> Result<Reply, Refusal> {
-        let caller = Caller::User(self.user.clone());
+        let caller = Caller::User(self.session.clone());
         let reply = self.api.call_with(caller, request, |text| self.progress.report(text)).await;
         reply.map(|(reply, _)| reply).map_err(told)
     }

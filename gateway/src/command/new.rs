@@ -3,7 +3,7 @@
 use super::{Answer, Context, Help, args, name, snapshot, unexpected, when};
 use crate::ui::text::{QUOTED, printable};
 use berth_api::{MachineView, Reply, Request};
-use berth_types::{ByteSize, Code, Labels, MachineSpec, Refusal};
+use berth_types::{ByteSize, Code, Labels, MachineSpec, Refusal, is_label};
 use clap::Parser;
 
 pub const HELP: Help = Help {
@@ -116,7 +116,7 @@ fn size(option: &str, text: &str, example: &str) -> Result<ByteSize, Refusal> {
 
 fn label(text: &str) -> Result<(String, String), Refusal> {
     match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() && text.len() <= 256 => Ok((key.to_owned(), value.to_owned())),
+        Some((key, value)) if is_label(key, value) => Ok((key.to_owned(), value.to_owned())),
         _ => Err(wrong("label", text, "a label is key=value, at most 256 bytes", "try --label team=web")),
     }
 }

@@ -1,7 +1,6 @@
 //! Keys: which kinds are taken, how they are written down.
 
 use berth_types::{Code, Refusal, SshKey};
-use jiff::Timestamp;
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg, PublicKey};
 
 /// Key types for login, in the order of preference; SHA-1 signatures are not
@@ -44,12 +43,8 @@ pub fn record(key: &PublicKey) -> Result<SshKey, Refusal> {
     let mut plain = key.clone();
     plain.set_comment("");
     let public = plain.to_openssh().map_err(|_| no_key("that key has no text form"))?;
-    Ok(SshKey {
-        fingerprint: fingerprint(key),
-        public: public.trim_end().to_owned(),
-        comment: tidy(key.comment().as_str_lossy()),
-        added: Timestamp::now(),
-    })
+    let comment = tidy(key.comment().as_str_lossy());
+    Ok(SshKey::new(fingerprint(key), public.trim_end().to_owned(), comment))
 }
 
 /// A line of an `id_….pub` file.

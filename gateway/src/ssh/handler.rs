@@ -6,14 +6,14 @@ use super::{
     auth, channel,
     limits::Permit,
     peer::{Login, Origin, Peer},
-    session,
+    ready, session,
 };
 use crate::attach::{
     forward::{self, Asked},
     jump,
     listen::{self, Announce, Listening},
 };
-use berth_api::{Reply, Request, Resolved};
+use berth_api::{Reply, Request, Resolved, Session as UserSession};
 use berth_config::Registration;
 use berth_guest_protocol::{Listen, Target};
 use berth_types::{Code, Refusal};
@@ -21,7 +21,11 @@ use russh::{
     Channel, ChannelId, ChannelOpenFailure, Error, Pty,
     server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Session, VerifiedPublicKey},
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
+};
 
 /// A listener's machine may have to start first.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(60);
@@ -36,6 +40,20 @@ pub struct Connection {
     listeners: HashMap<Listener, Listening>,
 }
 
+/// Why a verified key does not log in.
+enum Refused {
+    /// It is as good as unknown, unless the refusal is about the moment.
+    Plain(Refusal),
+    /// It is known, and its holder has to be told.
+    Told(Refusal),
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        if refusal.code == Code::NotAllowed { Self::Plain(refusal) } else { Self::Told(refusal) }
+    }
+}
+
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Listener {
     Tcp(String, u32),
@@ -47,25 +65,35 @@ impl Connection {
         Self { peer, permit, listeners: HashMap::new() }
     }
 
-    async fn log_in(&self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Login, Refusal> {
+    async fn log_in(&self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Login, Refused> {
         let key = auth::record(key.public_key)?;
-        let (user_id, registered) = match self.peer.ask(Request::Login { key }).await? {
-            Reply::LoggedIn { user, registered } => (user, registered),
-            _ => return Err(crate::command::unexpected()),
+        let (fingerprint, address) = (key.fingerprint.clone(), self.peer.remote.ip().to_canonical());
+        let round = self.peer.gateway.sessions.round();
+        let answer = self.peer.ask(Request::Login { key, address }).await;
+        let (user_id, registered, notices) = match answer {
+            Ok(Reply::LoggedIn { user, registered, notices }) => (user, registered, notices),
+            Ok(Reply::Barred(refusal)) => return Err(Refused::Told(refusal)),
+            Ok(_) => return Err(crate::command::unexpected().into()),
+            Err(refusal) => {
+                let is_hostds = refusal.code != Code::Unavailable;
+                self.peer.noted.store(is_hostds, Ordering::Relaxed);
+                return Err(refusal.into());
+            }
         };
         if let Origin::Jump { user: owner, .. } = &self.peer.origin
             && *owner != user_id
         {
-            return Err(Refusal::new(
-                Code::NotAllowed,
-                "this key is not of the user who made the jump",
-                "use the same key for both",
-            ));
+            let message = "this key is not of the user who made the jump";
+            return Err(Refusal::new(Code::NotAllowed, message, "use the same key for both").into());
         }
-        Ok(Login { user: user_id, name: user.to_owned(), registered })
+        let session = UserSession { user: user_id, key: fingerprint, address };
+        let slot = self.peer.gateway.sessions.enter(session.clone(), Arc::clone(&self.peer.ending), round)?;
+        self.peer.flow.belongs_to(Arc::clone(&slot.budget));
+        *self.peer.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+        Ok(Login { session, name: user.to_owned(), registered, notices })
     }
 
-    fn asked(&self, channel: Channel<Msg>) -> Option<Asked> {
+    fn asked(&self, channel: Channel<Msg>) -> Result<Asked, Refusal> {
         self.peer.admit().map(|admission| Asked { channel, admission })
     }
 
@@ -75,14 +103,14 @@ impl Connection {
         announce: impl FnOnce(u16) -> Announce,
     ) -> Option<(u16, Listening)> {
         let peer = Arc::clone(&self.peer);
-        let admission = peer.admit()?;
         let binding = async {
+            let admission = peer.admit()?;
             let place = peer.place().await?;
             let bound = listen::bind(&peer, &place, listen).await?;
-            Ok::<_, Refusal>((place, bound))
+            Ok::<_, Refusal>((place, bound, admission))
         };
         match tokio::time::timeout(LISTEN_PATIENCE, binding).await {
-            Ok(Ok((place, bound))) => {
+            Ok(Ok((place, bound, admission))) => {
                 let port = bound.port;
                 Some((port, listen::serve(Arc::clone(&peer), place, bound, announce(port), admission)))
             }
@@ -95,23 +123,21 @@ impl Connection {
     }
 }
 
-fn shortage() -> ChannelOpenFailure {
+fn shortage(refusal: &Refusal) -> ChannelOpenFailure {
     let code = ChannelOpenFailure::ResourceShortage.code();
-    ChannelOpenFailure::Other { code, reason: format!("berth: {}", session::too_many()) }
+    ChannelOpenFailure::Other { code, reason: format!("berth: {refusal}") }
 }
 
 impl Handler for Connection {
     type Error = Error;
 
-    async fn auth_publickey_offered(
-        &mut self,
-        _user: &str,
-        offer: PublicKeyOffer<'_>,
-    ) -> Result<Auth, Error> {
+    async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Error> {
+        self.peer.tries(auth::fingerprint(offer.public_key));
         if !auth::acceptable(offer.public_key, offer.algorithm) {
             return Ok(Auth::reject());
         }
-        if self.peer.gateway.settings.registration == Registration::Open {
+        let open = self.peer.gateway.settings.registration == Registration::Open;
+        if open || ready::asks(&self.peer, user) {
             return Ok(Auth::Accept);
         }
         let fingerprint = auth::fingerprint(offer.public_key);
@@ -123,19 +149,24 @@ impl Handler for Connection {
     }
 
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Error> {
+        if ready::asks(&self.peer, user) {
+            self.peer.asks_ready.store(true, Ordering::Relaxed);
+            return Ok(Auth::Accept);
+        }
         match self.log_in(user, key).await {
             Ok(login) => {
-                tracing::info!(user = %login.user, remote = %self.peer.remote, "logged in");
+                tracing::info!(user = %login.session.user, remote = %self.peer.remote, "logged in");
                 let _ = self.peer.login.set(login);
                 Ok(Auth::Accept)
             }
-            Err(refusal) => {
+            Err(Refused::Plain(refusal)) => {
                 tracing::info!(remote = %self.peer.remote, %refusal, "a login was refused");
-                if refusal.code == Code::NotAllowed {
-                    return Ok(Auth::reject());
-                }
+                Ok(Auth::reject())
+            }
+            Err(Refused::Told(refusal)) => {
+                tracing::info!(remote = %self.peer.remote, %refusal, "a login was refused with its reason");
                 // SSH has no words for "not now", so the key's holder comes in
-                // as nobody and every channel gives the reason.
+                // without a user and every channel gives the reason.
                 let _ = self.peer.refused.set(refusal);
                 Ok(Auth::Accept)
             }
@@ -158,9 +189,12 @@ impl Handler for Connection {
         reply: ChannelOpenHandle,
         session: &mut Session,
     ) -> Result<(), Error> {
-        let Some(admission) = self.peer.admit() else {
-            reply.reject(shortage()).await;
-            return Ok(());
+        let admission = match self.peer.admit() {
+            Ok(admission) => admission,
+            Err(refusal) => {
+                reply.reject(shortage(&refusal)).await;
+                return Ok(());
+            }
         };
         reply.accept().await;
         let peer = Arc::clone(&self.peer);
@@ -182,9 +216,12 @@ impl Handler for Connection {
         reply: ChannelOpenHandle,
         _session: &mut Session,
     ) -> Result<(), Error> {
-        let Some(asked) = self.asked(channel) else {
-            reply.reject(shortage()).await;
-            return Ok(());
+        let asked = match self.asked(channel) {
+            Ok(asked) => asked,
+            Err(refusal) => {
+                reply.reject(shortage(&refusal)).await;
+                return Ok(());
+            }
         };
         let Ok(port16) = u16::try_from(port) else {
             reply.reject(ChannelOpenFailure::ConnectFailed).await;
@@ -210,11 +247,11 @@ impl Handler for Connection {
         _session: &mut Session,
     ) -> Result<(), Error> {
         match self.asked(channel) {
-            Some(asked) => {
+            Ok(asked) => {
                 let target = Target::Unix { path: path.to_owned() };
                 tokio::spawn(forward::dial(Arc::clone(&self.peer), asked, reply, target));
             }
-            None => reply.reject(shortage()).await,
+            Err(refusal) => reply.reject(shortage(&refusal)).await,
         }
         Ok(())
     }
@@ -355,7 +392,7 @@ async fn jump_target(peer: &Peer, host: &str) -> Option<Origin> {
         return None;
     }
     match peer.resolve_name(host.to_owned()).await {
-        Ok(Resolved::Machine(machine)) => Some(Origin::Jump { machine, user: login.user.clone() }),
+        Ok(Resolved::Machine(machine)) => Some(Origin::Jump { machine, user: login.session.user.clone() }),
         _ => None,
     }
 }

@@ -1,9 +1,12 @@
-//! Limits on connections that have not logged in. Who comes too soon waits for
-//! a place; who waits too long is told so, and never dropped in silence.
+//! Limits on connections that have not logged in. A connection that comes too
+//! soon waits for a place; one that waits too long is told so, and never dropped
+//! in silence.
 
+use berth_types::source;
 use std::{
+    borrow::Cow,
     collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -14,8 +17,12 @@ use tokio::{
 
 /// Shorter than the patience of scripts, longer than a burst.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Waiting costs a socket: as many may wait as may log in, this many times.
+/// Waiting costs a socket: as many connections may wait as may log in, this
+/// many times. The first bound is for one address, the second for all.
+const ADDRESS_QUEUE_FACTOR: u32 = 2;
 const QUEUE_FACTOR: u32 = 4;
+/// Connections that are being told why they are refused, at once.
+const FAREWELLS_MAX: usize = 256;
 
 const DISCONNECT: u8 = 1;
 const TOO_MANY_CONNECTIONS: u32 = 12;
@@ -24,13 +31,22 @@ const TOO_MANY_CONNECTIONS: u32 = 12;
 pub enum Busy {
     Address,
     All,
+    /// The address failed too often, and is refused for so long.
+    Refused(Duration),
 }
 
 impl Busy {
-    pub const fn line(self) -> &'static str {
+    pub fn line(self) -> Cow<'static, str> {
         match self {
-            Self::Address => "berth: too many logins at once from your address: try again in a few seconds",
-            Self::All => "berth: too many logins at once: try again in a few seconds",
+            Self::Address => {
+                "berth: too many logins at once from your address: try again in a few seconds".into()
+            }
+            Self::All => "berth: too many logins at once: try again in a few seconds".into(),
+            Self::Refused(left) => format!(
+                "berth: too many logins failed from your address: try again in {} seconds",
+                left.as_secs() + 1
+            )
+            .into(),
         }
     }
 }
@@ -39,24 +55,35 @@ impl Busy {
 pub struct Limits {
     all: Arc<Semaphore>,
     queue: Arc<Semaphore>,
-    per_address: usize,
-    addresses: Arc<Mutex<HashMap<IpAddr, Arc<Semaphore>>>>,
+    per_address: u32,
+    addresses: Addresses,
+    /// Places for telling a connection why it is refused.
+    pub farewells: Arc<Semaphore>,
 }
 
-/// A place among those who are logging in.
+type Addresses = Arc<Mutex<HashMap<IpAddr, Arc<Line>>>>;
+
+/// The connections of one address that have not logged in.
+#[derive(Debug)]
+struct Line {
+    places: Arc<Semaphore>,
+    queue: Arc<Semaphore>,
+}
+
+/// A place among the connections that are logging in.
 #[derive(Debug)]
 pub struct Permit {
     _all: OwnedSemaphorePermit,
     _address: Turn,
 }
 
-/// A place in the line of one address; the line goes when nobody stands in it.
+/// A place in the line of one address; the line goes with its last turn.
 #[derive(Debug)]
 struct Turn {
     permit: Option<OwnedSemaphorePermit>,
-    line: Option<Arc<Semaphore>>,
+    line: Option<Arc<Line>>,
     key: IpAddr,
-    addresses: Arc<Mutex<HashMap<IpAddr, Arc<Semaphore>>>>,
+    addresses: Addresses,
 }
 
 impl Drop for Turn {
@@ -73,25 +100,23 @@ impl Drop for Turn {
 impl Limits {
     pub fn new(all: u32, per_address: u32) -> Self {
         Self {
-            all: Arc::new(Semaphore::new(all as usize)),
-            queue: Arc::new(Semaphore::new(all.saturating_mul(QUEUE_FACTOR) as usize)),
-            per_address: per_address as usize,
+            all: semaphore(all),
+            queue: semaphore(all.saturating_mul(QUEUE_FACTOR)),
+            per_address,
             addresses: Arc::default(),
+            farewells: Arc::new(Semaphore::new(FAREWELLS_MAX)),
         }
     }
 
-    /// Waits for a place; the address's own line first, so that it holds up
-    /// nobody else.
+    /// Waits for a place. The queue and the places of the address come before
+    /// those of all, so a crowd from one address fills only its own.
     pub async fn admit(&self, address: IpAddr) -> Result<Permit, Busy> {
-        let Ok(_queued) = Arc::clone(&self.queue).try_acquire_owned() else { return Err(Busy::All) };
-        let line = self.line(address);
-        let mut turn = Turn {
-            permit: None,
-            line: Some(Arc::clone(&line)),
-            key: key(address),
-            addresses: Arc::clone(&self.addresses),
+        let (line, mut turn) = self.turn(address);
+        let Ok(_queued_at_address) = Arc::clone(&line.queue).try_acquire_owned() else {
+            return Err(Busy::Address);
         };
-        let waiting = tokio::time::timeout(PATIENCE, line.acquire_owned());
+        let Ok(_queued) = Arc::clone(&self.queue).try_acquire_owned() else { return Err(Busy::All) };
+        let waiting = tokio::time::timeout(PATIENCE, Arc::clone(&line.places).acquire_owned());
         turn.permit = waiting.await.ok().and_then(Result::ok);
         if turn.permit.is_none() {
             return Err(Busy::Address);
@@ -102,23 +127,22 @@ impl Limits {
         }
     }
 
-    fn line(&self, address: IpAddr) -> Arc<Semaphore> {
+    fn turn(&self, address: IpAddr) -> (Arc<Line>, Turn) {
+        let key = source(address);
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        let line =
-            addresses.entry(key(address)).or_insert_with(|| Arc::new(Semaphore::new(self.per_address)));
-        Arc::clone(line)
+        let line = addresses.entry(key).or_insert_with(|| {
+            let queue = self.per_address.saturating_mul(ADDRESS_QUEUE_FACTOR);
+            Arc::new(Line { places: semaphore(self.per_address), queue: semaphore(queue) })
+        });
+        let line = Arc::clone(line);
+        let turn =
+            Turn { permit: None, line: Some(Arc::clone(&line)), key, addresses: Arc::clone(&self.addresses) };
+        (line, turn)
     }
 }
 
-/// One household has 2^64 IPv6 addresses: they count as one.
-fn key(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => {
-            let [a, b, c, d, ..] = v6.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-        v4 => v4,
-    }
+fn semaphore(places: u32) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(places as usize))
 }
 
 /// Says why, in the form that `ssh` shows: a disconnect message before any key
@@ -126,7 +150,7 @@ fn key(address: IpAddr) -> IpAddr {
 pub async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, identification: &str, busy: Busy) {
     let say = async {
         stream.write_all(format!("{identification}\r\n").as_bytes()).await?;
-        stream.write_all(&disconnect(TOO_MANY_CONNECTIONS, busy.line())).await?;
+        stream.write_all(&disconnect(TOO_MANY_CONNECTIONS, &busy.line())).await?;
         stream.shutdown().await?;
         // Closing with the client's words unread would reset the connection
         // and take ours with it.
@@ -172,6 +196,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_crowd_from_one_address_leaves_the_queue_to_others() {
+        let limits = Arc::new(Limits::new(4, 2));
+        let crowd: IpAddr = "10.0.0.1".parse().unwrap();
+        let mut held = Vec::new();
+        for _ in 0..2 {
+            held.push(limits.admit(crowd).await.unwrap());
+        }
+        let mut waiting = tokio::task::JoinSet::new();
+        for _ in 0..1000 {
+            let limits = Arc::clone(&limits);
+            waiting.spawn(async move { limits.admit(crowd).await.map(drop) });
+        }
+        // The paused clock moves only when every one of them waits or has ended.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let bystander = limits.admit("10.0.0.2".parse().unwrap()).await;
+        assert!(bystander.is_ok(), "the crowd took all places in the queue: {bystander:?}");
+        while let Some(ended) = waiting.join_next().await {
+            assert_eq!(ended.unwrap(), Err(Busy::Address));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn lines_that_nobody_stands_in_are_forgotten() {
         let limits = Limits::new(1, 2);
         let address = "2001:db8::1".parse().unwrap();
@@ -184,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_disconnect_is_whole_blocks() {
-        for text in ["", "a", "berth: x", Busy::All.line()] {
+        for text in ["", "a", "berth: x", &Busy::All.line()] {
             assert_eq!(disconnect(12, text).len() % 8, 0);
         }
     }

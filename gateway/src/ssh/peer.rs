@@ -1,18 +1,23 @@
 //! Who is at the other end of a connection, and what is shared by its channels.
 
-use super::{Gateway, channel::Flow};
+use super::{
+    Gateway,
+    flow::Flow,
+    sessions::{Ending, Slot},
+};
 use crate::target::{Place, place};
-use berth_api::{CallError, Caller, Reply, Request, Resolved};
+use berth_api::{CallError, Caller, KeyNotice, Reply, Request, Resolved, Session};
 use berth_types::{Code, MachineName, Refusal, UserId};
 use russh::server::Handle;
 use std::{
     net::SocketAddr,
     os::fd::OwnedFd,
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
     },
 };
+use tokio::sync::watch;
 
 /// Longer than any machine's name with a few letters too many.
 const LOGIN_MAX: usize = 64;
@@ -30,11 +35,13 @@ pub enum Origin {
 /// Whose key was verified.
 #[derive(Clone, Debug)]
 pub struct Login {
-    pub user: UserId,
+    pub session: Session,
     /// What stands before the `@`.
     pub name: String,
     /// This login made the user.
     pub registered: bool,
+    /// What the user has to be told of their keys.
+    pub notices: Vec<KeyNotice>,
 }
 
 #[derive(Debug)]
@@ -49,24 +56,64 @@ pub struct Peer {
     pub login: OnceLock<Login>,
     /// Why a verified key is nobody, when that is not the key's fault.
     pub refused: OnceLock<Refusal>,
-    channels: AtomicU32,
+    /// It logged in to ask whether the host is ready, and may do nothing else.
+    pub asks_ready: AtomicBool,
+    /// The fingerprint of the last key that was offered.
+    offered: Mutex<Option<String>>,
+    /// hostd has refused the login itself, and noted that.
+    pub noted: AtomicBool,
+    /// Set when hostd takes the access away.
+    pub ending: Ending,
+    /// Held while it is logged in.
+    pub slot: Mutex<Option<Slot>>,
     greeted: AtomicBool,
+    warned: AtomicBool,
 }
 
 impl Peer {
     pub fn new(gateway: Arc<Gateway>, origin: Origin, remote: SocketAddr, local: SocketAddr) -> Self {
+        let budget = Arc::clone(&gateway.budget);
         Self {
             gateway,
             origin,
             remote,
             local,
-            flow: Arc::default(),
+            flow: Arc::new(Flow::new(budget)),
             handle: OnceLock::new(),
             login: OnceLock::new(),
             refused: OnceLock::new(),
-            channels: AtomicU32::new(0),
+            asks_ready: AtomicBool::new(false),
+            offered: Mutex::default(),
+            noted: AtomicBool::new(false),
+            ending: Arc::new(watch::channel(None).0),
+            slot: Mutex::default(),
             greeted: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that a key was offered, whatever comes of it.
+    pub fn tries(&self, fingerprint: String) {
+        *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(fingerprint);
+    }
+
+    pub fn offered(&self) -> Option<String> {
+        self.offered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns when hostd has taken the access away, with its reason.
+    pub async fn ended(&self) -> Refusal {
+        let mut ending = self.ending.subscribe();
+        match ending.wait_for(Option::is_some).await.map(|refusal| refusal.clone()) {
+            Ok(Some(refusal)) => refusal,
+            // The sender is in here, and lives as long.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// The place among its user's connections is another's from now on.
+    pub fn leave(&self) {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Asks hostd on the user's behalf; nobody may ask for anything.
@@ -76,7 +123,7 @@ impl Peer {
         progress: impl FnMut(String),
     ) -> Result<(Reply, Option<OwnedFd>), Refusal> {
         let Some(login) = self.login.get() else { return Err(self.refusal()) };
-        let caller = Caller::User(login.user.clone());
+        let caller = Caller::User(login.session.clone());
         self.gateway.api.call_with(caller, request, progress).await.map_err(told)
     }
 
@@ -128,19 +175,39 @@ impl Peer {
         self.resolve().await.map(place)
     }
 
+    /// What the user has to be told of their keys; once.
+    pub fn notices(&self) -> &[KeyNotice] {
+        match self.login.get() {
+            Some(login) if !login.notices.is_empty() && !self.warned.swap(true, Ordering::Relaxed) => {
+                &login.notices
+            }
+            _ => &[],
+        }
+    }
+
     /// True once, for whoever may tell a new user that they are registered.
     pub fn greets(&self) -> bool {
         let new = self.login.get().is_some_and(|login| login.registered);
         new && !self.greeted.swap(true, Ordering::Relaxed)
     }
 
-    /// A place for one more channel or listener, if the limit allows it.
-    pub fn admit(self: &Arc<Self>) -> Option<Admission> {
-        let most = self.gateway.settings.channels_max;
-        let admitted = self
-            .channels
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < most).then_some(count + 1));
-        admitted.ok().map(|_| Admission(Arc::clone(self)))
+    /// A place for one more channel or listener, if the limits allow it.
+    pub fn admit(self: &Arc<Self>) -> Result<Admission, Refusal> {
+        let settings = &self.gateway.settings;
+        if !self.flow.open_channel(settings.channels_max) {
+            let message = "too many channels on one connection";
+            return Err(Refusal::new(Code::Limit, message, "open another connection"));
+        }
+        // From here on it gives the first count back when it is dropped.
+        let mut admission = Admission { peer: Arc::clone(self), of_user: false };
+        if let Some(user) = self.flow.user() {
+            if !user.open_channel(settings.channels_per_user) {
+                let message = "you have too many channels open";
+                return Err(Refusal::new(Code::Limit, message, "close a session or a forward"));
+            }
+            admission.of_user = true;
+        }
+        Ok(admission)
     }
 
     /// The environment that sshd gives to commands.
@@ -162,10 +229,16 @@ pub fn told(error: CallError) -> Refusal {
 
 /// Counts one channel for as long as it is held.
 #[derive(Debug)]
-pub struct Admission(Arc<Peer>);
+pub struct Admission {
+    peer: Arc<Peer>,
+    of_user: bool,
+}
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.0.channels.fetch_sub(1, Ordering::Relaxed);
+        self.peer.flow.close_channel();
+        if let Some(user) = self.peer.flow.user().filter(|_| self.of_user) {
+            user.close_channel();
+        }
     }
 }

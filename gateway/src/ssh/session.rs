@@ -3,6 +3,7 @@
 use super::{
     channel::{Gone, Inbox, Outlet},
     peer::Peer,
+    ready,
 };
 use crate::{
     attach::exec,
@@ -14,9 +15,9 @@ use crate::{
     },
 };
 use berth_guest_protocol::Pty;
-use berth_types::{Code, Refusal};
+use berth_types::Refusal;
 use russh::ChannelMsg;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 use zeroize::Zeroizing;
 
 /// Variables that clients may set, as sshd's AcceptEnv.
@@ -52,12 +53,23 @@ pub async fn serve(peer: Arc<Peer>, mut inbox: Inbox, outlet: Outlet) {
 async fn run(peer: &Arc<Peer>, inbox: &mut Inbox, outlet: &Outlet) -> Result<(), Gone> {
     let (setup, request) = requested(inbox).await?;
     let screen = Screen::new(outlet, setup.pty.is_some());
+    if peer.asks_ready.load(Ordering::Relaxed) {
+        return ready::answer(peer, outlet, &screen).await;
+    }
     if let Some(refusal) = peer.refused.get() {
         return refuse(outlet, &screen, refusal).await;
     }
     if peer.greets() {
-        let user = peer.login.get().map(|login| login.user.to_string()).unwrap_or_default();
+        let user = peer.login.get().map(|login| login.session.user.to_string()).unwrap_or_default();
         screen.notice(&format!("your key is new here: you are now user {user}")).await?;
+    }
+    for notice in peer.notices() {
+        let from = notice.from.map(|address| format!(" from {address}")).unwrap_or_default();
+        let (key, added) = (printable(&notice.fingerprint, 100), notice.added.strftime("%Y-%m-%d %H:%M UTC"));
+        let undo = format!("{} key rm {key}", peer.gateway.address.lobby());
+        screen
+            .notice(&format!("the key {key} was added on {added}{from}: if not by you, type: {undo}"))
+            .await?;
     }
     let json = matches!(&request, Request::Exec(line) if target::asks_for_json(line));
     let resolved = inbox.during(peer.resolve()).await?;
@@ -140,7 +152,7 @@ async fn verb(
         let context = Context {
             api: &peer.gateway.api,
             address: &peer.gateway.address,
-            user: login.user.clone(),
+            session: login.session.clone(),
             progress,
             colour: screen.is_terminal() && !json,
             json,
@@ -203,11 +215,6 @@ pub async fn refuse(outlet: &Outlet, screen: &Screen<'_>, refusal: &Refusal) -> 
     screen.refusal(refusal).await?;
     outlet.exit_status(refusal.code.exit_status()).await?;
     outlet.eof().await
-}
-
-/// For channels that the connection's limit has no place for.
-pub fn too_many() -> Refusal {
-    Refusal::new(Code::Limit, "too many channels on one connection", "open another connection")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Who may log in, and with what.
 
-use crate::support::Service;
+use crate::support::{Service, WORD};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
@@ -43,7 +43,7 @@ fn closed_means_closed() {
 }
 
 #[test]
-fn the_gateway_is_nobody_and_its_keys_are_its_own() {
+fn the_gateway_is_nobody_and_its_keys_are_roots() {
     let service = Service::start();
     let status = fs::read_to_string(format!("/proc/{}/status", service.gateway_pid())).unwrap();
     let field =
@@ -52,8 +52,10 @@ fn the_gateway_is_nobody_and_its_keys_are_its_own() {
     assert_eq!(field("Groups:"), "65534");
     assert_eq!(field("NoNewPrivs:"), "1");
     assert_eq!(field("CapEff:"), "0000000000000000");
-    let key = fs::metadata(service.directory.join("data/gateway/host_ed25519")).unwrap();
-    assert_eq!((key.uid(), key.permissions().mode() & 0o777), (65534, 0o600));
+    for (name, mode) in [("", 0o700), ("host_ed25519", 0o600)] {
+        let file = fs::metadata(service.directory.join("data/gateway").join(name)).unwrap();
+        assert_eq!((file.uid(), file.permissions().mode() & 0o777), (0, mode), "{name}");
+    }
 }
 
 #[test]
@@ -83,5 +85,30 @@ fn a_login_is_announced_before_anything_is_asked_for() {
     while !service.host.expects("dev") {
         assert!(Instant::now() < deadline, "nobody was told");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// More often than a login may fail, and no address is trusted.
+#[test]
+fn the_host_asks_whether_it_is_ready_as_often_as_it_likes() {
+    for registration in ["open", "closed"] {
+        let mut service = Service::with(|config| {
+            config
+                .replace("registration = \"open\"", &format!("registration = \"{registration}\""))
+                .replace("trusted_addresses = [\"127.0.0.0/8\", \"::1/128\"]", "trusted_addresses = []")
+        });
+        let key = service.key("moment");
+        for _ in 0..20 {
+            let done = service.run(&key, &["_ready@127.0.0.1", "ready"]);
+            assert_eq!((done.status, done.out.trim()), (0, WORD), "{registration}: {done:?}");
+        }
+        let forward = service.run(&key, &["-W", "127.0.0.1:1", "_ready@127.0.0.1"]);
+        assert_ne!(forward.status, 0, "{registration}: it may do more than ask: {forward:?}");
+        assert_eq!(service.host.users(), 0, "{registration}: it made a user");
+        assert_eq!(service.host.failures(), Vec::<String>::new(), "{registration}: it is a failed login");
+        service.host.stop();
+        let done = service.run(&key, &["_ready@127.0.0.1", "ready"]);
+        assert_eq!(done.status, 7, "{registration}: {done:?}");
+        assert!(done.err.contains("berth: the host is unavailable"), "{registration}: {done:?}");
     }
 }

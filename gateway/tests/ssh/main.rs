@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod access;
 mod files;
 mod forwards;
 mod hardware;
 mod limits;
 mod logins;
+mod memory;
 mod session;
 mod support;
 mod transcripts;

@@ -1,10 +1,9 @@
-//! Starts a process, as `std::process::Command` would, for less: until it
+//! Starts a process in a guest, as `std::process::Command` would, for less: until it
 //! executes, the child borrows our memory, and it is born in its cgroup.
 //!
-//! In a guest, to copy page tables and to move between cgroups is a seventh of all
-//! that a first command runs, and where guests are emulated that is what its user
-//! waits for. On a host, whoever moves a process to a cgroup keeps every other from
-//! starting a thread for a grace period of the kernel's.
+//! To copy page tables and to move between cgroups is a seventh of all that a first
+//! command runs, and where guests are emulated that is what its user waits for. The
+//! host does not use this: a change of user in the child would clear its dumpable flag.
 
 use std::{
     collections::BTreeMap,
@@ -23,6 +22,8 @@ use rustix::{io::Errno, process::Pid, stdio};
 
 /// The child is alone on it until it executes, and calls little.
 const STACK: usize = 64 * 1024;
+/// As many as the kernel has, and a set has bits.
+const SIGNALS: libc::c_long = 64;
 /// libc's constant of this name does not fit its type.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
@@ -39,9 +40,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it, in a cgroup if one is given, and returns when it executes.
-    /// `prepare` is what the child does first, on our memory: it makes system calls
-    /// and nothing else.
+    /// Starts it, in a cgroup if one is given, and returns when it executes. The
+    /// program blocks and ignores no signal, whatever its parent does.
+    /// `prepare` is what the child does before it executes, on our memory: it makes
+    /// system calls and nothing else.
     pub fn start(&self, cgroup: Option<BorrowedFd<'_>>, prepare: Prepare<'_>) -> Result<Pid, NotStarted> {
         let path = CString::new(self.path.as_os_str().as_bytes())?;
         let arguments = self.arguments.iter().map(|word| CString::new(word.as_bytes()));
@@ -162,11 +164,42 @@ impl Newborn<'_> {
         stdio::dup2_stdin(stdin)?;
         stdio::dup2_stdout(stdout)?;
         stdio::dup2_stderr(stderr)?;
+        plain_signals()?;
         (self.prepare)()?;
         // SAFETY: three terminated strings or lists of such, which outlive the call.
         unsafe { libc::execve(self.path, self.arguments, self.environment) };
         Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
+}
+
+/// Gives every signal its default disposition, then unblocks all. A blocked mask and
+/// ignored signals survive `execve`: Ctrl-C would do nothing, and a hypervisor that
+/// signals its own threads would wait for ever. The order matters: the parent's
+/// handlers must not run in the child, which has the parent's memory.
+#[allow(unsafe_code)]
+fn plain_signals() -> rustix::io::Result<()> {
+    let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+    // The kernel's own sigaction, all zeroes: SIG_DFL, no flags, an empty mask. libc's
+    // wrapper refuses the two signals that it keeps for itself, which may be ignored too.
+    let default = [0_u64; 4];
+    // SAFETY: rt_sigaction reads `default`, which is as large as the kernel's structure;
+    // sigemptyset initialises the set before it is read. The dispositions are the child's
+    // own copy (no CLONE_SIGHAND). A signal that cannot be changed is refused, which
+    // changes nothing.
+    let error = unsafe {
+        for signal in 1..=SIGNALS {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                ptr::null_mut::<u64>(),
+                SIGNALS / 8,
+            );
+        }
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut())
+    };
+    if error == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(error)) }
 }
 
 /// Where the child begins. It comes back only if it could not execute.
@@ -246,6 +279,39 @@ mod tests {
         let failed = refused.start(None, &|| Err(Errno::PERM)).unwrap_err();
         assert_eq!(failed.error.kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(wait(failed.left.unwrap()), Some(127));
+    }
+
+    #[test]
+    fn the_child_blocks_and_ignores_no_signal() {
+        let mut parents = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set; the mask is this thread's own.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::sigemptyset(parents.as_mut_ptr());
+            libc::sigaddset(parents.as_mut_ptr(), libc::SIGUSR2);
+            libc::pthread_sigmask(libc::SIG_BLOCK, parents.as_ptr(), ptr::null_mut());
+            libc::signal(libc::SIGUSR1, libc::SIG_IGN);
+        }
+        let own = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            status.lines().find(|line| line.starts_with("SigBlk:")).unwrap().to_owned()
+        };
+        let before = own();
+        let (program, mut output) =
+            program("/bin/cat", &["cat", "/proc/self/status", "/proc/thread-self/status"]);
+        let pid = program.start(None, &|| Ok(())).unwrap();
+        drop(program);
+        let mut text = String::new();
+        output.read_to_string(&mut text).unwrap();
+        assert_eq!(wait(pid), Some(0));
+        for name in ["SigBlk:", "SigIgn:"] {
+            let masks: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(name)).collect();
+            assert_eq!(masks.len(), 2, "{text}");
+            assert!(masks.iter().all(|mask| mask.trim() == "0000000000000000"), "{name} {masks:?}");
+        }
+        // The thread that started it has its own mask back.
+        assert_eq!(own(), before);
+        assert!(before.ends_with("800"), "{before}");
     }
 
     #[test]

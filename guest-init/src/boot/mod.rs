@@ -49,6 +49,8 @@ pub fn run() -> Result<()> {
     let waiting = signals::block()?;
     mounts::first()?;
     console::attach();
+    // The host waits for a first word: from here on this boot has ordinary priority.
+    say("guest-init runs");
     modules::load(Path::new("/modules/order"));
     disk::mount(Path::new("/newroot"))?;
     mounts::switch_root(Path::new("/newroot"), PROGRAM)?;

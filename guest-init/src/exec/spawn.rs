@@ -5,7 +5,6 @@ use std::{
     ffi::{CString, OsStr, OsString},
     fs::File,
     io::{self, PipeReader, Read as _},
-    mem::MaybeUninit,
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -249,7 +248,6 @@ impl Prepare {
     /// System calls only: the child has our memory, and no other thread stops for it.
     fn before_exec(&self) -> rustix::io::Result<()> {
         rustix::process::setsid()?;
-        plain_signals()?;
         if self.terminal {
             rustix::process::ioctl_tiocsctty(stdio::stdin())?;
         }
@@ -264,22 +262,4 @@ impl Prepare {
             other => other,
         }
     }
-}
-
-/// PID 1 waits for some signals by blocking them, and whoever started it may
-/// ignore others; both would be inherited, and Ctrl-C would do nothing.
-#[allow(unsafe_code)]
-fn plain_signals() -> rustix::io::Result<()> {
-    let mut none = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set before it is read; all of these
-    // calls are allowed between fork and exec. Signals that cannot be changed
-    // are refused, which changes nothing.
-    let error = unsafe {
-        for signal in 1..=libc::SIGRTMAX() {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        libc::sigemptyset(none.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut())
-    };
-    if error == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(error)) }
 }

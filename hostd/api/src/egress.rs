@@ -80,9 +80,20 @@ pub struct EgressView {
     pub reaches: String,
     /// What no rule of the user's can allow.
     pub never: Vec<HostPattern>,
+    /// Rules of the user's that allow nothing, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ineffective: Vec<Ineffective>,
     /// Names of the secrets that apply; only for a machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretName>,
+}
+
+/// A rule that allows nothing, for what it names is never reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ineffective {
+    pub rule: HostPattern,
+    /// As `a loopback address`.
+    pub why: String,
 }
 
 /// A secret without its value.

@@ -14,11 +14,16 @@ mod view;
 
 pub use client::{CallError, Client};
 pub use codec::{Connection, ConnectionError, MAX_MESSAGE};
-pub use egress::{EgressChange, EgressTarget, EgressView, SecretInput, SecretView};
-pub use message::{Call, Caller, Message, Reply, Request};
+pub use egress::{EgressChange, EgressTarget, EgressView, Ineffective, SecretInput, SecretView};
+pub use message::{Call, Caller, Message, Reply, Request, Session};
 pub use view::{
-    Identity, MachineView, NetworkView, PointView, Resolved, Status, StrandedView, Usage, UserView, WhyView,
+    Identity, KeyNotice, LostView, MachineView, NetworkView, PointView, Resolved, Status, StrandedView,
+    Usage, UserView, WhyView,
 };
 
+/// The login name of `berth up` and `berth run`: a connection of the host's own that asks
+/// the gateway to ask hostd [`Request::Ready`]. No machine can have that name.
+pub const READY_LOGIN: &str = "_ready";
+
 /// Of the API; both ends must agree.
-pub const GENERATION: u16 = 1;
+pub const GENERATION: u16 = 2;

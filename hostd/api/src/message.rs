@@ -2,13 +2,17 @@
 
 use crate::{
     egress::{EgressChange, EgressTarget, EgressView, SecretInput, SecretView},
-    view::{Identity, MachineView, PointView, Resolved, Status, StrandedView, UserView, WhyView},
+    view::{
+        Identity, KeyNotice, LostView, MachineView, PointView, Resolved, Status, StrandedView, UserView,
+        WhyView,
+    },
 };
 use berth_types::{
     AuditEntry, IdlePolicy, Label, MachineName, MachineSpec, Point, Refusal, Schedule, Span, SshKey, UserId,
     egress::{Binding, SecretName},
 };
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
@@ -23,8 +27,19 @@ pub struct Call {
 pub enum Caller {
     /// The gateway itself, before anyone has logged in.
     Gateway,
-    User(UserId),
+    User(Session),
     Operator,
+}
+
+/// A user's login, as the gateway vouches for it. hostd refuses it once its key
+/// is removed or its user locked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    pub user: UserId,
+    /// The fingerprint of the key that logged in.
+    pub key: String,
+    /// The client's.
+    pub address: IpAddr,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +52,26 @@ pub enum Request {
     /// Gateway: whose key is this? Registers a new user where that is open.
     Login {
         key: SshKey,
+        /// The client's.
+        address: IpAddr,
+    },
+    /// Gateway: a connection ended without a login; for the audit log.
+    LoginFailed {
+        address: IpAddr,
+        /// Of the last key that was offered, if any was.
+        fingerprint: Option<String>,
+        reason: String,
+    },
+    /// Gateway: answered when keys were removed or users locked since the
+    /// version that is named, or after a while.
+    Access {
+        seen: Option<u64>,
+    },
+    /// Gateway, operator: is this hostd there? Its answer is one that no other gives.
+    Ready,
+    /// Gateway: may these logins go on?
+    Standing {
+        sessions: Vec<Session>,
     },
 
     /// User: which machine does a login name mean?
@@ -182,6 +217,31 @@ pub enum Request {
     UserRemove {
         user: UserId,
     },
+    /// Operator: what a start could not place.
+    LostList,
+    /// Operator: one of those, with its files.
+    LostShow {
+        entry: String,
+    },
+    /// Operator: a machine of this user again, under this name or its own.
+    LostRestore {
+        entry: String,
+        user: UserId,
+        name: Option<MachineName>,
+    },
+    /// Operator: deletes one for good.
+    LostRemove {
+        entry: String,
+    },
+    /// Operator: ends a user's connections and refuses new ones.
+    UserLock {
+        user: UserId,
+        /// For the user to read; may be empty.
+        reason: String,
+    },
+    UserUnlock {
+        user: UserId,
+    },
     /// Operator: is everything well?
     Status,
     /// Operator: whose memory could this hypervisor not resume?
@@ -189,6 +249,8 @@ pub enum Request {
         driver: String,
         version: String,
     },
+    /// Operator: another master key, and every secret sealed under it.
+    Rekey,
     /// Operator: stop every machine cleanly, then hostd.
     Shutdown,
 }
@@ -209,7 +271,18 @@ pub enum Reply {
     LoggedIn {
         user: UserId,
         registered: bool,
+        /// Keys that were added with another key since this one was last told.
+        #[serde(default)]
+        notices: Vec<KeyNotice>,
     },
+    /// The key is known, but may not come in, and its holder is told why.
+    Barred(Refusal),
+    /// The version of what keys and users may.
+    Access(u64),
+    /// A random word that this run of hostd has chosen.
+    Ready(String),
+    /// For each login that was named: why it may not go on.
+    Standing(Vec<Option<Refusal>>),
     Resolved(Resolved),
     /// With the stream's file descriptor. `made`: this call made the machine.
     Attached {
@@ -228,6 +301,7 @@ pub enum Reply {
     Identity(Identity),
     User(UserView),
     Users(Vec<UserView>),
+    Lost(Vec<LostView>),
     Status(Status),
     Stranded(Vec<StrandedView>),
     Secret(SecretView),

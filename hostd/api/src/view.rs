@@ -1,10 +1,11 @@
 //! What callers see. The field names are those of `--json`: stable.
 
 use berth_types::{
-    Activity, ByteSize, Failure, IdlePolicy, Labels, MachineId, MachineName, Quota, State, UserId,
+    Activity, ByteSize, Failure, IdlePolicy, Labels, LostKind, MachineId, MachineName, Quota, State, UserId,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineView {
@@ -120,6 +121,37 @@ pub struct UserView {
     pub created: Timestamp,
     pub keys: Vec<String>,
     pub machines: u32,
+    /// Why the user is locked out; absent: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked: Option<String>,
+}
+
+/// A key that was added with another key than the one that is told of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyNotice {
+    pub fingerprint: String,
+    pub added: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<IpAddr>,
+}
+
+/// What a start could not place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LostView {
+    pub entry: String,
+    pub kind: LostKind,
+    pub at: Timestamp,
+    pub reason: String,
+    /// What its files occupy, with what they share with others.
+    pub occupied: ByteSize,
+    /// What the files say of whose it is and what it was called. Whether that is so is
+    /// for the operator to judge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<UserId>,
+    pub path: String,
+    pub files: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -48,3 +48,11 @@ pub async fn status(client: &Client) -> Option<Status> {
         _ => None,
     }
 }
+
+/// hostd's word, if it answers.
+pub async fn ready(client: &Client) -> Option<String> {
+    match client.call(Caller::Operator, Request::Ready).await {
+        Ok((Reply::Ready(word), _)) => Some(word),
+        _ => None,
+    }
+}

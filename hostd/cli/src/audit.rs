@@ -1,7 +1,7 @@
 //! `berth audit`: what was done here, and whether that record is whole.
 
 use crate::{context::Context, output};
-use berth_egress::audit::{AuditError, Query, Report, query, read_public_key, verify};
+use berth_audit::{AuditError, Query, Report, query, read_head_file, read_public_key, verify};
 use berth_types::{AuditEntry, Code, MachineName, Refusal, Span};
 use clap::Subcommand;
 use jiff::{SignedDuration, Timestamp};
@@ -26,6 +26,9 @@ pub enum Command {
         /// The public key that signed it [default: the one beside the log]
         #[arg(long, value_name = "FILE")]
         key: Option<PathBuf>,
+        /// A copy of 'head' or 'egress-head' that was kept elsewhere: its line must be there
+        #[arg(long, value_name = "FILE")]
+        head: Vec<PathBuf>,
     },
 }
 
@@ -39,9 +42,11 @@ pub fn run(context: &Context, command: Command) -> Result<(), Refusal> {
             let wanted = Query { machine, since, most, ..Query::default() };
             show(context, &query(&directory, &wanted).map_err(unreadable)?)
         }
-        Command::Verify { key } => {
+        Command::Verify { key, head } => {
             let key = read_public_key(key.as_ref().unwrap_or(&directory)).map_err(unreadable)?;
-            judge(context, &verify(&directory, &key).map_err(unreadable)?)
+            let kept = head.iter().map(|path| read_head_file(path)).collect::<Result<Vec<_>, _>>();
+            let kept = kept.map_err(unreadable)?;
+            judge(context, &verify(&directory, &key, &kept).map_err(unreadable)?)
         }
     }
 }
@@ -68,10 +73,14 @@ fn judge(context: &Context, report: &Report) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::Failed, message, "compare it with the copy that you keep elsewhere"));
     }
     if !context.json {
-        let Report { entries, files, checkpoints, unsigned, .. } = report;
+        let Report { entries, files, checkpoints, unsigned, signed, .. } = report;
         show!(
             "whole: {entries} entries in {files} files, {checkpoints} checkpoints, {unsigned} entries not signed yet"
         );
+        match signed {
+            Some(time) => show!("its end was signed at {time}: a copy that is as old looks the same"),
+            None => show!("its end is not signed: a version wrote it that did not do that"),
+        }
         if report.torn_bytes > 0 {
             show!(
                 "its last line is not finished ({} bytes): it is being written, or a crash tore it",

@@ -5,7 +5,6 @@ use base64::{
     engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
 };
 use berth_types::SshKey;
-use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 /// What the gateway lets log in.
@@ -55,12 +54,9 @@ pub fn parse(text: &str) -> Result<SshKey, InvalidKey> {
     if blob.len() <= algorithm.len() + 8 {
         return Err(InvalidKey::Damaged);
     }
-    Ok(SshKey {
-        fingerprint: format!("SHA256:{}", STANDARD_NO_PAD.encode(Sha256::digest(&blob))),
-        public: format!("{algorithm} {encoded}"),
-        comment: words.collect::<Vec<_>>().join(" "),
-        added: Timestamp::now(),
-    })
+    let fingerprint = format!("SHA256:{}", STANDARD_NO_PAD.encode(Sha256::digest(&blob)));
+    let comment = words.collect::<Vec<_>>().join(" ");
+    Ok(SshKey::new(fingerprint, format!("{algorithm} {encoded}"), comment))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ mod context;
 mod doctor;
 mod image;
 mod key;
+mod lost;
+mod secrets;
 mod service;
 mod status;
 mod upgrade;
@@ -55,6 +57,12 @@ enum Command {
     /// Who may log in
     #[command(subcommand)]
     User(user::Command),
+    /// What a start could not place, and moved aside
+    #[command(subcommand)]
+    Lost(lost::Command),
+    /// How secrets are kept
+    #[command(subcommand)]
+    Secrets(secrets::Command),
     /// What was done here, and whether that record is whole
     #[command(subcommand)]
     Audit(audit::Command),
@@ -66,6 +74,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    berth_sys::keep_private();
     let cli = Cli::parse();
     let json = cli.json;
     match run(cli) {
@@ -87,6 +96,8 @@ fn run(cli: Cli) -> Result<(), Refusal> {
         Command::Doctor => doctor::run(&load()?),
         Command::UpgradeCheck(arguments) => upgrade::run(&load()?, arguments),
         Command::User(command) => user::run(&load()?, command),
+        Command::Lost(command) => lost::run(&load()?, command),
+        Command::Secrets(command) => secrets::run(&load()?, command),
         Command::Audit(command) => audit::run(&load()?, command),
         Command::Image(command) => image::run(&load()?, command),
         // These two have to work where the configuration does not.

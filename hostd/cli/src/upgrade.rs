@@ -15,7 +15,7 @@ pub struct UpgradeCheck {
 
 pub fn run(context: &Context, arguments: UpgradeCheck) -> Result<(), Refusal> {
     let found = match &arguments.binary {
-        Some(binary) => select::identify(binary),
+        Some(binary) => select::identify(&context.config.hypervisor, binary),
         None => select::select(&context.config.hypervisor)
             .map(|selected| (selected.driver.name(), selected.driver.version().to_owned())),
     };

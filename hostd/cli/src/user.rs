@@ -25,6 +25,19 @@ pub enum Command {
         /// Their id, or their label if nobody else has it
         user: String,
     },
+    /// End a user's connections and refuse new ones; machines stay as they are
+    Lock {
+        /// Their id, or their label if nobody else has it
+        user: String,
+        /// What the user is told
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// Let a locked user in again
+    Unlock {
+        /// Their id, or their label if nobody else has it
+        user: String,
+    },
 }
 
 pub fn run(context: &Context, command: Command) -> Result<(), Refusal> {
@@ -32,6 +45,12 @@ pub fn run(context: &Context, command: Command) -> Result<(), Refusal> {
         Command::Add { label, key } => add(context, label, &key),
         Command::Ls => list(context),
         Command::Rm { user } => remove(context, &user),
+        Command::Lock { user, reason } => {
+            change(context, &user, |user| Request::UserLock { user, reason }, "is locked out")
+        }
+        Command::Unlock { user } => {
+            change(context, &user, |user| Request::UserUnlock { user }, "may log in again")
+        }
     }
 }
 
@@ -89,10 +108,11 @@ fn list(context: &Context) -> Result<(), Refusal> {
             user.label.clone(),
             user.machines.to_string(),
             format!("{:.0}", user.created),
+            if user.locked.is_some() { "locked" } else { "-" }.to_owned(),
             user.keys.join(" "),
         ]
     });
-    output::table(["USER", "LABEL", "MACHINES", "CREATED", "KEYS"], rows);
+    output::table(["USER", "LABEL", "MACHINES", "CREATED", "ACCESS", "KEYS"], rows);
     Ok(())
 }
 
@@ -105,6 +125,27 @@ fn remove(context: &Context, who: &str) -> Result<(), Refusal> {
         return output::json(&serde_json::json!({ "removed": user }));
     }
     show!("{who} is removed");
+    Ok(())
+}
+
+/// A user by id or label.
+pub fn find(context: &Context, who: &str) -> Result<UserId, Refusal> {
+    choose(&users(context)?, who)
+}
+
+/// Locks or unlocks, and says what became of it.
+fn change(
+    context: &Context,
+    who: &str,
+    request: impl FnOnce(UserId) -> Request,
+    became: &str,
+) -> Result<(), Refusal> {
+    let user = choose(&users(context)?, who)?;
+    let Reply::User(user) = api::call(context, request(user))? else { return Err(api::unexpected()) };
+    if context.json {
+        return output::json(&user);
+    }
+    show!("{who} {became}");
     Ok(())
 }
 
@@ -135,6 +176,7 @@ mod tests {
             created: jiff::Timestamp::UNIX_EPOCH,
             keys: Vec::new(),
             machines: 0,
+            locked: None,
         }
     }
 

@@ -19,6 +19,8 @@ use zeroize::Zeroizing;
 
 /// A few hundred secrets of the longest kind.
 const MAX_FRAME: usize = 32 << 20;
+/// What the bridge says: many times a decision with its longest name, rule and reason.
+pub const MAX_EVENT: usize = 64 << 10;
 const DESCRIPTORS: usize = LISTENERS;
 
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +37,7 @@ pub enum ChannelError {
 
 pub fn halves(stream: UnixStream) -> (Sender, Receiver) {
     let stream = Arc::new(stream);
-    (Sender { stream: stream.clone() }, Receiver { stream })
+    (Sender { stream: stream.clone() }, Receiver { stream, most: MAX_FRAME })
 }
 
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub struct Sender {
 #[derive(Debug)]
 pub struct Receiver {
     stream: Arc<UnixStream>,
+    /// Bytes of a frame.
+    most: usize,
 }
 
 impl Sender {
@@ -109,13 +113,18 @@ fn append<T: Serialize>(frames: &mut Zeroizing<Vec<u8>>, message: &T) -> Result<
 }
 
 impl Receiver {
+    /// For an end that is not trusted: a longer frame is not even waited for.
+    pub fn at_most(self, most: usize) -> Self {
+        Self { most, ..self }
+    }
+
     /// Not safe to cancel either.
     pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), ChannelError> {
         let mut descriptors = Vec::new();
         let mut header = [0u8; 4];
         self.read(&mut header, &mut descriptors).await?;
         let length = u32::from_le_bytes(header) as usize;
-        if length > MAX_FRAME {
+        if length > self.most {
             return Err(ChannelError::TooLong(length));
         }
         let mut frame = Zeroizing::new(vec![0; length]);

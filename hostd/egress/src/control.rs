@@ -6,7 +6,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use berth_types::{
     MachineId, MachineName, UserId,
-    egress::{Binding, EgressPolicy, HostName, Ipv4Network, SecretName, SecretValue},
+    egress::{Binding, EgressPolicy, Ground, HostName, Ipv4Network, SecretName, SecretValue},
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -43,8 +43,8 @@ pub struct Settings {
     pub extra_roots: String,
     /// Names that are looked up here first, as in /etc/hosts.
     pub hosts: BTreeMap<HostName, Vec<Ipv4Addr>>,
-    /// The host's own addresses.
-    pub own: Vec<Ipv4Addr>,
+    /// The host's own addresses, and the private networks that users may allow.
+    pub ground: Ground,
     /// Asked in this order.
     pub resolvers: Vec<SocketAddr>,
     pub limits: Limits,
@@ -65,6 +65,10 @@ pub struct Limits {
     pub body_bytes: u32,
     /// Streams of one HTTP/2 connection at a time.
     pub streams: u32,
+    /// Bodies of one machine that are kept at a time to have placeholders replaced.
+    pub machine_bodies_bytes: u32,
+    /// The same of all machines.
+    pub bodies_bytes: u32,
 }
 
 impl Default for Limits {
@@ -76,6 +80,8 @@ impl Default for Limits {
             header_bytes: 64 * 1024,
             body_bytes: 1024 * 1024,
             streams: 128,
+            machine_bodies_bytes: 16 * 1024 * 1024,
+            bodies_bytes: 256 * 1024 * 1024,
         }
     }
 }
@@ -167,6 +173,8 @@ pub enum Event {
     Done { serial: u64, error: Option<String> },
     /// One line for the audit log.
     Decision(Box<Decision>),
+    /// So many decisions were not told, because there were too many at once.
+    Untold { decisions: u64 },
     /// A machine's connections moved bytes since this was last said.
     Moved { machine: MachineId, bytes: u64 },
     /// Only from [`crate::Bridge`]: the process died and another takes its place.
@@ -183,6 +191,9 @@ pub struct Decision {
     pub protocol: Protocol,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostName>,
+    /// What the guest called it, where the host knows the address by another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<HostName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

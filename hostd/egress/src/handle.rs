@@ -5,7 +5,7 @@
 //! bridge waits in their queue, and nothing passes.
 
 use crate::{
-    channel::{ChannelError, Receiver, Sender, halves},
+    channel::{ChannelError, MAX_EVENT, Receiver, Sender, halves},
     control::{Command, Event, LISTENERS, Link, Listeners, Order, Settings, Terms},
     spawn::Launch,
 };
@@ -144,7 +144,7 @@ impl Process {
             .map_err(|error| BridgeError::Start(launch.program.display().to_string(), error))?;
         let (sender, receiver) = halves(stream);
         let (forward, events) = mpsc::channel(EVENTS);
-        tokio::spawn(read(receiver, forward));
+        tokio::spawn(read(receiver.at_most(MAX_EVENT), forward));
         let waiting = HashMap::new();
         let mut process = Self { child, sender, events, waiting, serial: 0, started: Instant::now() };
         match timeout(PATIENCE, process.events.recv()).await {

@@ -11,7 +11,6 @@
 //! one `berth-bridge` process, which parses everything that guests and servers
 //! say. [`control`] is what the two tell each other, [`Bridge`] is hostd's end.
 
-pub mod audit;
 mod bridge;
 mod channel;
 pub mod control;

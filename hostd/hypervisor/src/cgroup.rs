@@ -3,11 +3,16 @@
 //! or whose controllers are elsewhere, runs machines all the same, and their
 //! vCPUs and memory are then bounded by the hypervisor alone.
 
+use crate::Launch;
 use berth_types::{ByteSize, MachineId};
+use sha2::Digest as _;
 use std::{
     fs::{self, File},
     io::{self, Write},
-    os::fd::{AsFd as _, BorrowedFd},
+    os::{
+        fd::{AsFd as _, BorrowedFd},
+        unix::ffi::OsStrExt as _,
+    },
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -27,6 +32,32 @@ const YOUNG: Duration = Duration::from_secs(60);
 /// Where machines' groups are made.
 #[derive(Clone, Debug)]
 pub struct Groups(Option<PathBuf>);
+
+/// A process in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub pid: i32,
+    /// `None`: it was started before it had a machine.
+    pub machine: Option<MachineId>,
+    /// Which installation made the group. `None`: it was made before groups said so.
+    pub installation: Option<String>,
+}
+
+impl Member {
+    /// A group is called MACHINE.INSTALLATION.START; older ones were MACHINE.START.
+    fn of(group: &str, pid: i32) -> Self {
+        let mut parts = group.split('.');
+        let machine = parts.next().and_then(|name| name.parse().ok());
+        let installation = parts.next().filter(|_| parts.next().is_some()).map(str::to_owned);
+        Self { pid, machine, installation }
+    }
+}
+
+/// Names the installation whose machines are in this directory, in the names of control groups.
+pub fn installation(machines: &Path) -> String {
+    let digest = sha2::Sha256::digest(machines.as_os_str().as_bytes());
+    digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// One machine's group. It stays when this is dropped: it is the process's.
 #[derive(Debug)]
@@ -82,11 +113,25 @@ impl Groups {
         (path.parent() == Some(place)).then_some(path)
     }
 
-    /// A group with a machine's limits.
-    pub(crate) fn make(&self, id: &MachineId, cpus: u32, memory: ByteSize) -> Option<Group> {
-        let group = self.open(id.as_str())?;
-        group.limit(cpus, memory);
+    /// A group with a machine's limits. Its name says whose process is in it and which
+    /// installation made it: a process can change its directory, but not its group.
+    pub(crate) fn make(&self, launch: &Launch) -> Option<Group> {
+        let installation = launch.directory.parent().map(installation).unwrap_or_default();
+        let group = self.open(&format!("{}.{installation}", launch.id))?;
+        group.limit(launch.cpus, launch.memory);
         Some(group)
+    }
+
+    /// Every process in a group of ours, whichever installation's it is.
+    pub fn members(&self) -> Vec<Member> {
+        let groups = self.0.iter().flat_map(|place| fs::read_dir(place).into_iter().flatten().flatten());
+        let members = groups.flat_map(|group| {
+            let name = group.file_name().to_string_lossy().into_owned();
+            let processes = fs::read_to_string(group.path().join("cgroup.procs")).unwrap_or_default();
+            let pids: Vec<i32> = processes.lines().filter_map(|pid| pid.parse().ok()).collect();
+            pids.into_iter().map(move |pid| Member::of(&name, pid))
+        });
+        members.collect()
     }
 
     /// A group without limits, as yet.
@@ -115,6 +160,11 @@ impl Group {
         limit(&self.path, "cpu.max", &format!("{} {PERIOD}", u64::from(cpus) * PERIOD));
         limit(&self.path, "memory.max", &memory.bytes().saturating_add(OVERHEAD).to_string());
         limit(&self.path, "pids.max", &THREADS.to_string());
+    }
+
+    /// Moves a process in that was born outside.
+    pub(crate) fn enter(&self, pid: u32) -> io::Result<()> {
+        fs::write(self.path.join("cgroup.procs"), pid.to_string())
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -167,5 +217,20 @@ mod tests {
         assert_eq!(mount_point(hybrid).unwrap(), Path::new("/sys/fs/cgroup/unified"));
         assert_eq!(mount_point("30 28 0:27 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"), None);
         assert_eq!(mount_point("nonsense\n"), None);
+    }
+
+    #[test]
+    fn a_groups_name_says_whose_its_processes_are() {
+        let id = MachineId::random();
+        let member = |machine: &MachineId, installation: Option<&str>| Member {
+            pid: 7,
+            machine: Some(machine.clone()),
+            installation: installation.map(str::to_owned),
+        };
+        assert_eq!(Member::of(&format!("{id}.0a1b2c.1763000000"), 7), member(&id, Some("0a1b2c")));
+        assert_eq!(Member::of(&format!("{id}.1763000000"), 7), member(&id, None));
+        let ahead = Member { pid: 7, machine: None, installation: None };
+        assert_eq!(Member::of("linked.1763000000", 7), ahead);
+        assert_ne!(installation(Path::new("/a/machines")), installation(Path::new("/b/machines")));
     }
 }

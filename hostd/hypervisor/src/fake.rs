@@ -7,13 +7,16 @@
 
 use crate::{
     Capabilities, Driver, Error, Exit, Known, Launch, Origin, Vm,
+    cgroup::Groups,
+    files::{self, CONSOLE, DISK, Files, RAM, UNFINISHED},
     process::{End, Process},
 };
+use berth_sys::{Access, beneath::give};
 use berth_types::{ByteSize, MachineId};
 use rustix::process::{Pid, Signal};
 use std::{
     collections::HashMap,
-    io,
+    io::{self, Write as _},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -25,7 +28,8 @@ use std::{
 };
 use tokio::sync::watch;
 
-const STATE: &str = "berth: a fake machine's devices\n";
+/// What its device state says.
+pub const STATE: &str = "berth: a fake machine's devices\n";
 
 #[derive(Clone, Debug, Default)]
 pub struct Fake(Arc<Mutex<Script>>);
@@ -35,6 +39,7 @@ pub struct Fake(Arc<Mutex<Script>>);
 struct Script {
     failures: Vec<String>,
     delay: Duration,
+    wanders: bool,
     running: HashMap<MachineId, Arc<Process>>,
     exits: HashMap<MachineId, Exit>,
 }
@@ -52,6 +57,12 @@ impl Fake {
     /// Every start from now on takes this long.
     pub fn delay_starts(&self, delay: Duration) {
         self.script().delay = delay;
+    }
+
+    /// Every machine that is started from now on leaves its directory, as a hypervisor can
+    /// that its guest has taken over. It stays in its control group.
+    pub fn wander(&self) {
+        self.script().wanders = true;
     }
 
     /// The guest ends by itself: its process does, and is reported as this.
@@ -80,8 +91,10 @@ impl Fake {
         self.script().running.insert(id.clone(), process.clone());
         let (sender, exit) = watch::channel(None);
         let (fake, watched) = (self.clone(), process.clone());
+        let group = Groups::find().of_process(process.pid());
         tokio::spawn(async move {
             let end = watched.ended().await;
+            group.as_deref().map(files::discard);
             let _ = std::fs::remove_file(socket);
             let asked = {
                 let mut script = fake.script();
@@ -113,16 +126,16 @@ impl Driver for Fake {
     }
 
     async fn start(&self, mut launch: Launch) -> Result<Arc<dyn Vm>, Error> {
-        let (failure, delay) = {
+        let (failure, delay, wanders) = {
             let mut script = self.script();
-            (script.failures.pop(), script.delay)
+            (script.failures.pop(), script.delay, script.wanders)
         };
         tokio::time::sleep(delay).await;
         if let Some(message) = failure {
             return Err(Error::Refused { operation: "starting the machine", message });
         }
         launch.take_laid_out().await?;
-        let process = spawn(&launch)?;
+        let process = spawn(&launch, wanders)?;
         let paused = launch.origin == Origin::Saved;
         if paused {
             process.signal(Signal::STOP)?;
@@ -139,36 +152,48 @@ impl Driver for Fake {
     }
 }
 
-fn spawn(launch: &Launch) -> Result<Process, Error> {
+fn spawn(launch: &Launch, wanders: bool) -> Result<Process, Error> {
     check(launch)
         .map_err(|error| Error::Refused { operation: "starting the machine", message: error.to_string() })?;
     let program = "sleep";
     let child = Command::new(program)
         .arg("infinity")
-        .current_dir(&launch.directory)
+        .current_dir(if wanders { Path::new("/") } else { &launch.directory })
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .map_err(|source| Error::Spawn { program: program.to_owned(), source })?;
-    Process::of_child(Pid::from_child(&child))
+    let process = Process::of_child(Pid::from_child(&child))?;
+    if wanders
+        && let Some(group) = Groups::prepare().make(launch)
+        && let Err(source) = group.enter(child.id())
+    {
+        process.signal(Signal::KILL)?;
+        return Err(Error::Io { operation: "entering a control group", source });
+    }
+    Ok(process)
 }
 
 /// What a real hypervisor would find out for itself.
 fn check(launch: &Launch) -> io::Result<()> {
-    let directory = &launch.directory;
-    std::fs::metadata(directory.join("disk"))?;
+    let files = Files::open(&launch.directory)?;
+    files.open_file(DISK, Access::Both)?;
     match launch.origin {
-        Origin::Boot => std::fs::File::create(directory.join("ram"))?.set_len(launch.memory.0)?,
+        Origin::Boot => {
+            let ram = files.create(RAM)?;
+            ram.set_len(launch.memory.0)?;
+            give(&ram, launch.uid)?;
+        }
         Origin::Saved => {
-            std::fs::metadata(directory.join("ram"))?;
-            if std::fs::read_to_string(directory.join("state"))? != STATE {
+            files.open_file(RAM, Access::Both)?;
+            if files.read_file(files::STATE)? != STATE.as_bytes() {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the device state is damaged"));
             }
         }
     }
-    std::fs::write(directory.join("console.log"), "berth: power on\n")?;
+    files::log(&launch.directory, CONSOLE, launch.uid, "berth: power on")?;
     std::fs::write(&launch.socket, "")
 }
 
@@ -221,15 +246,15 @@ impl Vm for FakeVm {
             return Err(Error::Refused { operation: "saving device state", message });
         }
         let write = |directory: &Path| {
-            std::fs::write(directory.join("state.tmp"), STATE)?;
-            std::fs::rename(directory.join("state.tmp"), directory.join("state"))
+            files::create(directory, UNFINISHED)?.write_all(STATE.as_bytes())?;
+            files::rename(directory, UNFINISHED, files::STATE)
         };
         write(&self.directory).map_err(|source| Error::Io { operation: "saving device state", source })
     }
 
     async fn resize_disk(&self, size: ByteSize) -> Result<(), Error> {
         self.alive()?;
-        let grown = std::fs::OpenOptions::new().write(true).open(self.directory.join("disk"));
+        let grown = Files::open(&self.directory).and_then(|files| files.open_file(DISK, Access::Write));
         grown
             .and_then(|disk| disk.set_len(size.0))
             .map_err(|source| Error::Io { operation: "resizing the disk", source })

@@ -1,26 +1,22 @@
 //! The files of a machine's directory that drivers make and read.
 //!
-//! hostd is root and the hypervisor, which owns them, is the least trusted
-//! process on the host. So nothing here follows a symbolic link in the last
-//! component, owners are set on descriptors, and every read has a limit.
+//! hostd is root and the hypervisor, which owns them, is the least trusted process on
+//! the host. So each is opened beneath its directory by `berth_sys::machine`, which
+//! follows no link and refuses what is no file of the machine's; owners are set on
+//! descriptors, and every read has a limit.
 
 use crate::Error;
-use rustix::fs::{FallocateFlags, Gid, Mode, OFlags, Uid};
+pub(crate) use berth_sys::machine::{CONSOLE, DISK, Files, LOG, RAM, STATE};
+use berth_sys::{Access, beneath::give};
+use rustix::fs::FallocateFlags;
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
-pub(crate) const DISK: &str = "disk";
-pub(crate) const RAM: &str = "ram";
-/// The devices of a machine that was saved.
-pub(crate) const STATE: &str = "state";
-/// Its name until it is whole.
+/// The name of device state until it is whole.
 pub(crate) const UNFINISHED: &str = "state.tmp";
-pub(crate) const CONSOLE: &str = "console.log";
-/// What the hypervisor itself has to say.
-pub(crate) const LOG: &str = "hypervisor.log";
 
 /// A log that has grown beyond this is cut back …
 const LOG_MAX: u64 = 1024 * 1024;
@@ -28,15 +24,6 @@ const LOG_MAX: u64 = 1024 * 1024;
 const LOG_KEPT: u64 = 256 * 1024;
 /// What may be cut from a file's front: whole blocks, on every filesystem of note.
 const LOG_BLOCK: u64 = 64 * 1024;
-
-fn open(path: &Path, flags: OFlags) -> io::Result<File> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?.into())
-}
-
-fn give(file: &File, uid: u32) -> io::Result<()> {
-    Ok(rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?)
-}
 
 /// New, empty RAM for a boot. Never the old file: its pages may still be a
 /// running clone's, and stale contents would only be read from disk in vain.
@@ -58,7 +45,7 @@ pub(crate) fn fresh_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Err
 /// RAM that a saved machine left: exactly as large as the machine.
 pub(crate) fn saved_ram(directory: &Path, size: u64, uid: u32) -> Result<(), Error> {
     let check = || {
-        let file = open(&directory.join(RAM), OFlags::RDWR)?;
+        let file = Files::open(directory)?.open_file(RAM, Access::Both)?;
         if file.metadata()?.len() == size {
             give(&file, uid)
         } else {
@@ -77,18 +64,9 @@ pub(crate) fn find_program(name: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
 }
 
-/// Whether a program is one by itself, and no script.
-pub(crate) fn is_linked(program: &Path) -> bool {
-    let mut start = [0; 4];
-    let read = File::open(program).and_then(|mut file| file.read_exact(&mut start));
-    read.is_ok() && &start == b"\x7fELF"
-}
-
 /// A new file, whatever was there before.
 pub(crate) fn create(directory: &Path, name: &str) -> io::Result<File> {
-    let path = directory.join(name);
-    remove(&path)?;
-    open(&path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    Files::open(directory)?.create(name)
 }
 
 /// Removes what may not be there.
@@ -112,14 +90,23 @@ pub(crate) fn discard(path: &Path) {
     }
 }
 
+/// Gives a file that is whole the name by which it is looked for.
+pub(crate) fn rename(directory: &Path, name: &str, new: &str) -> io::Result<()> {
+    let files = Files::open(directory)?;
+    files.rename(name, &files, new)
+}
+
 pub(crate) fn read(directory: &Path, name: &str) -> io::Result<File> {
-    open(&directory.join(name), OFlags::RDONLY)
+    Files::open(directory)?.open_file(name, Access::Read)
 }
 
 /// A log that the hypervisor may append to, with a line of ours at its end.
 pub(crate) fn log(directory: &Path, name: &str, uid: u32, line: &str) -> io::Result<File> {
-    let mut file = open(&directory.join(name), OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
-    give(&file, uid)?;
+    let files = Files::open(directory)?;
+    if files.look(name)?.is_none() {
+        give(&files.create(name)?, uid)?;
+    }
+    let mut file = files.open_file(name, Access::Append)?;
     let gap = if file.metadata()?.len() == 0 { "" } else { "\n" };
     file.write_all(format!("{gap}{line}\n").as_bytes())?;
     Ok(file)
@@ -141,7 +128,7 @@ pub(crate) fn tail(directory: &Path, name: &str, limit: u64) -> String {
 /// Cuts the front off a log that a guest has filled. Its writer appends, so it
 /// goes on at the new end without knowing.
 pub(crate) fn trim(directory: &Path, name: &str) -> io::Result<()> {
-    let file = open(&directory.join(name), OFlags::RDWR)?;
+    let file = Files::open(directory)?.open_file(name, Access::Both)?;
     let length = file.metadata()?.len();
     if length <= LOG_MAX {
         return Ok(());

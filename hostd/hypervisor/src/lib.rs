@@ -12,12 +12,15 @@ pub mod cgroup;
 pub mod cloud_hypervisor;
 pub mod fake;
 mod files;
+pub mod jail;
 pub mod kvm;
+mod pausing;
 mod process;
 pub mod qemu;
 pub mod select;
 mod spawn;
 mod supervise;
+pub mod tasks;
 mod verdict;
 mod wire;
 

@@ -77,6 +77,10 @@ impl Process {
         Ok(Some(Self { pid, started, pidfd, ours: false, cpu: AtomicU64::new(0) }))
     }
 
+    pub(crate) fn id(&self) -> Pid {
+        self.pid
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }

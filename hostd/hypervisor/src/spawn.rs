@@ -1,28 +1,20 @@
-//! Starts a hypervisor's process: in its machine's directory and network
-//! namespace, as its machine's user, with no privilege, no terminal and no
-//! descriptor but the ones it was given. Nothing ties its life to hostd's.
+//! Starts a hypervisor's process: its files and its control socket are there before it
+//! is, and nothing stays of a start that fails. Nothing ties its life to hostd's.
 
 use crate::{
     Error, Launch, Origin,
-    cgroup::Group,
     files::{self, CONSOLE, LOG},
-    process::{Process, collect},
+    jail::{Jail, Program},
+    process::Process,
+    tasks::Expected,
     verdict::{BOOTED, RESTORED},
 };
-use berth_launch::Program;
-use nix::libc;
-use rustix::{
-    fs::Gid,
-    io::{Errno, FdFlags},
-    process::Signal,
-};
+use rustix::process::Signal;
 use std::{
-    ffi::CString,
     fs::File,
-    io,
     os::{
-        fd::{BorrowedFd, OwnedFd},
-        unix::{ffi::OsStrExt as _, net::UnixListener},
+        fd::{AsFd as _, OwnedFd},
+        unix::net::UnixListener,
     },
     path::{Path, PathBuf},
 };
@@ -43,22 +35,24 @@ impl Newborn {
     }
 
     /// Starts its process.
-    pub(crate) fn bear(
-        &mut self,
-        program: &Program,
-        confinement: &Confinement<'_>,
-        group: Option<&Group>,
-        directory: &Path,
-    ) -> Result<(), Error> {
+    pub(crate) fn bear(&mut self, jail: &Jail, launch: &Launch, program: Program<'_>) -> Result<(), Error> {
+        let (process, group) = jail.start(launch, program)?;
         self.group = group.map(|group| group.path().to_owned());
-        self.process = Some(confinement.start(program, group, directory)?);
+        self.process = Some(process);
         Ok(())
     }
 
-    /// Has one that was started before.
-    pub(crate) fn take(&mut self, process: Process, group: Option<&Group>) {
-        self.group = group.map(|group| group.path().to_owned());
-        self.process = Some(process);
+    /// Looks at every thread of its process. To be asked before a guest runs in it:
+    /// dropped after a refusal, it is gone.
+    pub(crate) fn confined(&self, expected: &Expected<'_>) -> Result<(), Error> {
+        const OPERATION: &str = "looking at the hypervisor's confinement";
+        let Some(process) = &self.process else { return Ok(()) };
+        let checked =
+            expected.check(process.pid()).map_err(|source| Error::Io { operation: OPERATION, source })?;
+        checked.map_err(|unconfined| {
+            tracing::error!(pid = process.pid(), %unconfined, "a hypervisor is not confined, and is ended");
+            Error::Refused { operation: OPERATION, message: unconfined.to_string() }
+        })
     }
 
     pub(crate) fn process(&self) -> Option<&Process> {
@@ -93,6 +87,16 @@ impl Drop for Newborn {
             });
         }
     }
+}
+
+/// What each thread of a machine's process has to have.
+pub(crate) fn expected<'a>(
+    launch: &Launch,
+    device_group: Option<u32>,
+    unfiltered: Option<&'a str>,
+) -> Result<Expected<'a>, Error> {
+    Expected::new(launch.uid, device_group, launch.netns.as_fd(), unfiltered)
+        .map_err(|source| Error::Io { operation: "looking at the machine's network namespace", source })
 }
 
 /// The files that a start begins with.
@@ -133,59 +137,8 @@ pub(crate) fn listen(socket: &Path) -> Result<OwnedFd, Error> {
     bind().map_err(|source| Error::Io { operation: "making the control socket", source })
 }
 
-/// What a process is allowed and given.
-pub(crate) struct Confinement<'a> {
-    pub(crate) netns: BorrowedFd<'a>,
-    pub(crate) kept: &'a [BorrowedFd<'a>],
-    pub(crate) uid: u32,
-    /// A group whose members may open a device that the hypervisor needs.
-    pub(crate) device_group: Option<u32>,
-}
-
-impl Confinement<'_> {
-    fn start(&self, program: &Program, group: Option<&Group>, directory: &Path) -> Result<Process, Error> {
-        let groups: Vec<_> = self.device_group.map(Gid::from_raw).into_iter().collect();
-        let failed = |source| Error::Spawn { program: program.path.display().to_string(), source };
-        let directory =
-            CString::new(directory.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
-        born(program, group, &|| {
-            rustix::process::chdir(directory.as_c_str())?;
-            berth_confine::confine(self.netns, self.uid, &groups)?;
-            close_on_exec()?;
-            self.kept.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, FdFlags::empty()))
-        })
-        .map_err(failed)
-        .and_then(Process::of_child)
-    }
-}
-
-/// Starts a child in its group. `prepare` makes system calls and nothing else.
-pub(crate) fn born(
-    program: &Program,
-    group: Option<&Group>,
-    prepare: berth_launch::Prepare<'_>,
-) -> io::Result<rustix::process::Pid> {
-    program.start(group.map(Group::entrance), prepare).map_err(|failed| {
-        if let Some(child) = failed.left {
-            collect(child);
-        }
-        failed.error
-    })
-}
-
-/// What a hypervisor finds in its environment.
-pub(crate) const ENVIRONMENT: (&str, &str) = ("PATH", "/usr/local/bin:/usr/bin:/bin");
-
 /// For a process's standard input, and for what nobody reads.
 pub(crate) fn null() -> Result<OwnedFd, Error> {
     let null = File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from);
     null.map_err(|source| Error::Io { operation: "opening /dev/null", source })
-}
-
-/// Whatever somebody in hostd opened without the flag must not be inherited.
-#[allow(unsafe_code)]
-pub(crate) fn close_on_exec() -> rustix::io::Result<()> {
-    // SAFETY: takes plain numbers; with CLOEXEC it closes nothing in this process.
-    let result = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
-    if result == 0 { Ok(()) } else { Err(Errno::INVAL) }
 }

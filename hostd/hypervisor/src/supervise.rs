@@ -132,7 +132,7 @@ fn complaint(log: &str) -> String {
 /// Words of a hypervisor, fit to be shown.
 pub(crate) fn one_line<'a>(words: impl Iterator<Item = &'a str>, between: &str) -> String {
     let words: Vec<&str> = words.map(str::trim).filter(|line| !line.is_empty()).collect();
-    words.join(between).chars().filter(|c| !c.is_control()).take(300).collect()
+    berth_types::text::plain(&words.join(between), 300)
 }
 
 #[cfg(test)]

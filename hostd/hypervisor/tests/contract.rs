@@ -14,14 +14,16 @@ mod faults;
 mod lifecycle;
 #[path = "contract/limits.rs"]
 mod limits;
-#[path = "contract/linked.rs"]
-mod linked;
 mod support;
+#[path = "contract/timer.rs"]
+mod timer;
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
 use std::{process::ExitCode, time::Instant};
-use support::subject::{Subject, find_cloud_hypervisor, find_qemu};
+use support::subject::{
+    CLOUD_HYPERVISOR, QEMU_KVM, QEMU_TCG, Subject, find_cloud_hypervisor, find_qemu_kvm, find_qemu_tcg,
+};
 
 type Case = fn(&Subject) -> Result<()>;
 
@@ -61,9 +63,6 @@ const GUEST_CASES: &[(&str, Case)] = &[
     ("memory_that_never_comes", faults::memory_that_never_comes),
 ];
 
-/// For those whose program takes long to link.
-const QEMU_CASES: &[(&str, Case)] = &[("linked_ahead", linked::linked_ahead)];
-
 /// For those that can be slowed down, and whose restore maps memory by itself.
 const CLOUD_CASES: &[(&str, Case)] = &[
     ("a_slow_disk_is_slow", limits::a_slow_disk_is_slow),
@@ -71,30 +70,31 @@ const CLOUD_CASES: &[(&str, Case)] = &[
     ("a_hypervisor_that_dies_while_it_loads", faults::a_hypervisor_that_dies_while_it_loads),
 ];
 
+/// For the one that emulates CPUs.
+const TCG_CASES: &[(&str, Case)] =
+    &[("a_boot_beside_other_work_knows_its_timer", timer::a_boot_beside_other_work_knows_its_timer)];
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // A booting guest takes a CPU; more at once only reach their limits.
     arguments.test_threads = arguments.test_threads.or(Some(2));
     let mut trials = trials("fake", Some(&Subject::Fake), CASES);
     let drivers = [
-        ("qemu", find_qemu(), &[CASES, GUEST_CASES, QEMU_CASES][..]),
-        ("cloud-hypervisor", find_cloud_hypervisor(), &[CASES, GUEST_CASES, CLOUD_CASES][..]),
+        (QEMU_TCG, find_qemu_tcg(), &[CASES, GUEST_CASES, TCG_CASES][..]),
+        (QEMU_KVM, find_qemu_kvm(), &[CASES, GUEST_CASES][..]),
+        (CLOUD_HYPERVISOR, find_cloud_hypervisor(), &[CASES, GUEST_CASES, CLOUD_CASES][..]),
     ];
-    println!("runs: {}", Subject::Fake.version());
+    println!("runs: fake: {}", Subject::Fake.version());
     for (name, found, cases) in &drivers {
         match found {
-            Ok(subject) => println!("runs: {}", subject.version()),
+            Ok(subject) => println!("runs: {name}: {}", subject.version()),
             Err(missing) => println!("skipped: {name}: {missing}"),
         }
         for cases in *cases {
             trials.extend(self::trials(name, found.as_ref().ok(), cases));
         }
     }
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    for (_, found, _) in drivers {
-        found.iter().for_each(Subject::clear);
-    }
-    conclusion.exit_code()
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// Those of a driver that is missing are reported as ignored, never as passed.

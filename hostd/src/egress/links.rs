@@ -11,7 +11,7 @@ use berth_egress::{
     control::{Link, Terms},
 };
 use berth_guest_protocol::{ETH_HOST_ADDRESS, ETH_NETWORK, ETH_PREFIX};
-use berth_types::{Machine, MachineId, MachineName, egress::Ipv4Network};
+use berth_types::{Machine, MachineId, egress::Ipv4Network};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -27,7 +27,6 @@ pub struct Links {
 #[derive(Clone, Debug)]
 pub struct Linked {
     network: String,
-    pub name: MachineName,
     moved: u64,
     /// For whoever tells its guest something.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -71,8 +70,8 @@ impl Links {
                 return;
             }
         };
-        let (network, name) = (network.name.clone(), machine.name.clone());
-        all.insert(machine.id.clone(), Linked { network, name, moved: 0, turn: Arc::default() });
+        let network = network.name.clone();
+        all.insert(machine.id.clone(), Linked { network, moved: 0, turn: Arc::default() });
         let link = Link {
             machine: machine.id.clone(),
             gateway: ETH_HOST_ADDRESS.into(),
@@ -86,10 +85,11 @@ impl Links {
     pub async fn update(&self, machine: &MachineId, terms: impl FnOnce() -> Terms) {
         let (done, updated) = oneshot::channel();
         {
-            let mut linked = self.linked();
-            let Some(linked) = linked.get_mut(machine) else { return };
+            let linked = self.linked();
+            if !linked.contains_key(machine) {
+                return;
+            }
             let terms = terms();
-            linked.name.clone_from(&terms.name);
             let _ = self.orders.send(Order::Update(machine.clone(), Box::new(terms), done));
         }
         // It fails where there is no bridge to be told.
@@ -109,10 +109,6 @@ impl Links {
             linked.remove(&machine);
             let _ = self.orders.send(Order::Unlink(machine));
         }
-    }
-
-    pub fn get(&self, machine: &MachineId) -> Option<Linked> {
-        self.linked().get(machine).cloned()
     }
 
     pub fn count(&self, machine: &MachineId, bytes: u64) {

@@ -2,8 +2,10 @@
 //! own policy is in its record.
 
 use crate::{
-    error::{Error, FileContext, Result},
-    storage::{blocking, replace},
+    error::{FileContext, Result},
+    lost::Lost,
+    mirror::{self, Kind, Signer},
+    storage::blocking,
     store::{PolicyRecord, Store},
 };
 use berth_types::{
@@ -11,9 +13,9 @@ use berth_types::{
     egress::{EgressMode, EgressPolicy},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
-    sync::{PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 /// Whose policy.
@@ -29,22 +31,44 @@ type Known = HashMap<UserId, Vec<PolicyRecord>>;
 pub struct Policies {
     store: Store,
     mirrors: PathBuf,
+    signer: Signer,
     changing: tokio::sync::Mutex<()>,
     known: RwLock<Known>,
+    turns: Mutex<HashMap<UserId, Turn>>,
 }
 
+/// Held from the reading of one of a user's policies to the writing of what became of
+/// it, so that of two changes at once none is lost.
+pub type Turn = Arc<tokio::sync::Mutex<()>>;
+
 impl Policies {
-    pub async fn open(store: Store, mirrors: PathBuf) -> Result<Self> {
+    pub async fn open(store: Store, mirrors: PathBuf, signer: Signer, lost: &Lost) -> Result<Self> {
         std::fs::create_dir_all(&mirrors).file("create", &mirrors)?;
-        let mut records = store.policies()?;
-        if records.is_empty() {
-            records = rebuild(&store, &mirrors).await?;
-        }
+        merge(&store, &mirrors, &signer, lost).await?;
         let mut known = Known::new();
-        for record in records {
+        for record in store.policies()? {
             known.entry(record.owner.clone()).or_default().push(record);
         }
-        Ok(Self { store, mirrors, changing: tokio::sync::Mutex::new(()), known: RwLock::new(known) })
+        let (changing, turns, all) = (tokio::sync::Mutex::new(()), Mutex::default(), known.clone());
+        let policies = Self { store, mirrors, signer, changing, known: RwLock::new(known), turns };
+        for (owner, records) in all {
+            policies.mirror(&owner, &records).await?;
+        }
+        Ok(policies)
+    }
+
+    /// For changes to this user's policies, machines' own among them.
+    pub fn turn(&self, owner: &UserId) -> Turn {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.entry(owner.clone()).or_default().clone()
+    }
+
+    /// A user's policies but the one of this scope: how many, and their rules together.
+    pub fn beside(&self, owner: &UserId, scope: &Scope) -> (usize, usize) {
+        let label = scope.label();
+        let known = self.known();
+        let others = known.get(owner).into_iter().flatten().filter(|record| record.label != label);
+        others.fold((0, 0), |(scopes, rules), record| (scopes + 1, rules + record.policy.rules()))
     }
 
     fn known(&self) -> std::sync::RwLockReadGuard<'_, Known> {
@@ -88,14 +112,20 @@ impl Policies {
         if policy.is_some() {
             self.store.put_policy(&record).await?;
             records.push(record);
+            self.mirror(owner, &records).await?;
         } else {
+            // From the mirror first: what is only there comes back with the next start.
+            self.mirror(owner, &records).await?;
             self.store.remove_policy(&record).await?;
         }
-        let path = self.mirrors.join(format!("{owner}.json"));
-        let bytes =
-            serde_json::to_vec(&records).map_err(|source| Error::Record { what: "policies", source })?;
         self.known.write().unwrap_or_else(PoisonError::into_inner).insert(owner.clone(), records);
-        blocking(move || replace(&path, &bytes)).await
+        Ok(())
+    }
+
+    async fn mirror(&self, owner: &UserId, records: &[PolicyRecord]) -> Result<()> {
+        let path = self.mirrors.join(format!("{owner}.json"));
+        let bytes = self.signer.sign(Kind::Policies, &records)?;
+        blocking(move || mirror::write(&path, &bytes)).await
     }
 
     pub async fn forget(&self, owner: &UserId) -> Result<()> {
@@ -104,6 +134,7 @@ impl Policies {
             let scope = record.label.map_or(Scope::User, |(key, value)| Scope::Label(key, value));
             self.set(owner, &scope, None).await?;
         }
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
         Ok(())
     }
 }
@@ -117,19 +148,21 @@ impl Scope {
     }
 }
 
-/// An empty store beside mirrors means that the store was lost.
-async fn rebuild(store: &Store, mirrors: &Path) -> Result<Vec<PolicyRecord>> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(mirrors).file("list", mirrors)?.flatten() {
-        let bytes = std::fs::read(entry.path()).file("read", entry.path())?;
-        let records: Vec<PolicyRecord> =
-            serde_json::from_slice(&bytes).map_err(|source| Error::Record { what: "policies", source })?;
-        for record in records {
-            store.put_policy(&record).await?;
-            all.push(record);
+/// Puts into the store what only mirrors have.
+async fn merge(store: &Store, mirrors: &Path, signer: &Signer, lost: &Lost) -> Result<()> {
+    let there: HashSet<String> = store.policies()?.iter().map(PolicyRecord::place).collect();
+    for (name, records) in
+        mirror::load(mirrors, lost, |bytes| signer.read::<Vec<PolicyRecord>>(Kind::Policies, bytes))?
+    {
+        // A file under another owner's name is nothing that was written here.
+        for record in records.into_iter().filter(|record| record.owner.as_str() == name) {
+            if !there.contains(&record.place()) {
+                tracing::warn!(user = %record.owner, "rebuilt a policy from its mirror");
+                store.put_policy(&record).await?;
+            }
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -140,9 +173,11 @@ mod tests {
     #[tokio::test]
     async fn labels_before_the_user_and_the_strictest_label_first() {
         let directory = std::env::temp_dir().join(format!("berth-policies-{}", UserId::random()));
+        std::fs::create_dir_all(&directory).unwrap();
         let open = async || {
             let store = Store::open(&directory.join("store")).unwrap();
-            Policies::open(store, directory.join("policies")).await.unwrap()
+            let (signer, lost) = (Signer::open(&directory).unwrap(), Lost::new(&directory, &directory));
+            Policies::open(store, directory.join("policies"), signer, &lost).await.unwrap()
         };
         let policies = open().await;
         let ann = UserId::random();

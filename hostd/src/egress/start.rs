@@ -10,6 +10,7 @@ use berth_egress::{
     Bridge, Launch,
     control::{Event, Limits, Settings},
 };
+use berth_types::egress::Ground;
 use nix::sys::resource::{Resource, getrlimit};
 use std::{
     fs,
@@ -42,7 +43,10 @@ pub async fn bridge(
         authority_key: authority.key.clone(),
         extra_roots,
         hosts: egress.hosts.clone(),
-        own: addresses.now().during("list the host's addresses")?,
+        ground: Ground {
+            own: addresses.now().during("list the host's addresses")?,
+            private: egress.allow_private.clone(),
+        },
         resolvers,
         limits: Limits {
             connections: egress.connections,
@@ -82,7 +86,7 @@ fn descriptors() -> Result<u64> {
 async fn follow_addresses(bridge: Bridge, mut settings: Settings, addresses: Addresses) {
     loop {
         let own = match addresses.changed().await.and_then(|()| addresses.now()) {
-            Ok(own) if own != settings.own => own,
+            Ok(own) if own != settings.ground.own => own,
             Ok(_) => continue,
             Err(error) => {
                 tracing::error!(%error, "the host's own addresses cannot be followed");
@@ -90,7 +94,7 @@ async fn follow_addresses(bridge: Bridge, mut settings: Settings, addresses: Add
                 continue;
             }
         };
-        settings.own = own;
+        settings.ground.own = own;
         if let Err(error) = bridge.configure(settings.clone()).await {
             tracing::error!(%error, "the egress bridge was not told of the host's new addresses");
         }

@@ -57,6 +57,8 @@ pub(super) struct Actor {
     pub distrusted: Option<GenerationId>,
     /// What of its memory moves in every capture.
     pub busy: Busy,
+    /// The store does not say what is so: a write has failed, and is tried again.
+    pub unwritten: bool,
 }
 
 pub(super) struct Up {
@@ -105,6 +107,7 @@ pub fn spawn(host: Arc<Host>, record: Machine, beginning: Beginning) -> Handle {
         paused: None,
         distrusted: None,
         busy: Busy::default(),
+        unwritten: false,
     };
     tokio::spawn(actor.run(beginning));
     handle
@@ -250,7 +253,7 @@ impl Actor {
         let Machine { owner, id, name: old, .. } = self.record.clone();
         self.host.fleet.reserve(&owner, &name, &id)?;
         self.record.name = name.clone();
-        if let Err(error) = self.persist().await {
+        if let Err(error) = self.persist_for_good().await {
             self.record.name = old;
             self.host.fleet.release(&owner, &name, &id);
             return Err(error);
@@ -266,27 +269,65 @@ impl Actor {
     }
 
     async fn set(&mut self, policy: Policy) -> Result<()> {
+        let before = self.record.clone();
         match policy {
             Policy::Keepalive(until) => self.record.keepalive_until = until,
             Policy::Idle(idle) => self.record.idle = idle,
             Policy::Schedule(schedule) => self.record.schedule = schedule,
             Policy::Egress(egress) => self.record.egress = egress.map(|egress| *egress),
         }
-        self.persist().await
+        if let Err(error) = self.persist_for_good().await {
+            self.record = before;
+            return Err(error);
+        }
+        Ok(())
     }
 
+    async fn persist_for_good(&mut self) -> Result<()> {
+        self.persist().await?;
+        self.host.store.sync().await
+    }
+
+    /// If this fails, nothing is as if it had been asked for: the caller undoes what it did
+    /// for it.
     pub async fn become_state(&mut self, state: State) -> Result<()> {
         let before = std::mem::replace(&mut self.record.state, state);
         if let Err(error) = self.persist().await {
             self.record.state = before;
             return Err(error);
         }
+        self.tell_state(before).await;
+        // The states that a wake passes through are made durable later: nothing is lost
+        // with them.
+        let passing = [State::Starting, State::Running, State::Paused, State::Suspending];
+        if !passing.contains(&state)
+            && let Err(error) = self.host.store.sync().await
+        {
+            tracing::error!(machine = %self.record.id, error = error.chain(), "cannot sync a record");
+        }
+        Ok(())
+    }
+
+    /// For what is so already, whatever the store can say: a record that cannot be written
+    /// now is written as soon as that works.
+    pub async fn is_now(&mut self, state: State) -> Result<()> {
+        let before = std::mem::replace(&mut self.record.state, state);
+        let written = self.persist().await;
+        if let Err(error) = &written {
+            tracing::error!(machine = %self.record.id, %state, error = error.chain(), "cannot write a record yet");
+            self.publish();
+        }
+        self.tell_state(before).await;
+        written
+    }
+
+    async fn tell_state(&self, before: State) {
+        let state = self.record.state;
         if before != state {
             let failure = self.record.failure.as_ref().filter(|_| state == State::Failed);
             let detail = failure.map(|failure| failure.reason.clone()).unwrap_or_default();
             self.record_event(state.to_string(), detail).await;
         }
-        Ok(())
     }
 
     /// For the audit log.
@@ -301,7 +342,10 @@ impl Actor {
         if let Ok(used) = Timestamp::from_millisecond(self.last_used.load(Ordering::Relaxed)) {
             self.record.last_used = used;
         }
+        // Until it is written the store may say either.
+        self.unwritten = true;
         self.host.store.put_machine(&self.record).await?;
+        self.unwritten = false;
         if let Err(error) = self.host.storage.mirror(&self.record).await {
             tracing::warn!(machine = %self.record.id, error = error.chain(), "cannot mirror a record");
         }

@@ -112,20 +112,43 @@ impl Actor {
             return Err(error);
         }
         let was_up = matches!(self.record.state, State::Running | State::Paused);
-        // 2. What is now, aside.
-        if let Err(error) = self.set_aside().await {
-            self.host.archive.release(&target.id).await;
+        // 2. What is now, aside, and durably: what is left of it in the machine's directory
+        //    would be taken for what was restored.
+        let moved = match self.set_aside().await {
+            Ok(()) => {
+                let storage = &self.host.storage;
+                tokio::try_join!(
+                    storage.sync_directories(),
+                    storage.unmark_awake(&self.record.id, &target.id)
+                )
+                .map(drop)
+            }
+            failed => failed,
+        };
+        if let Err(error) = moved {
+            self.stay(&target.id, was_up).await;
             return Err(error);
         }
         fault::point("restore.aside");
         // 3. It sleeps in the past from here on; waking does the rest.
-        let aside = self.record.sleeps_in.replace(target.id.clone());
-        self.record.failure = None;
+        let (aside, failure) = (self.record.sleeps_in.replace(target.id.clone()), self.record.failure.take());
         let memory = target.state_size > 0;
         let state = if memory { State::Asleep } else { State::Stopped };
-        self.become_state(state).await?;
+        if let Err(error) = self.become_state(state).await {
+            (self.record.sleeps_in, self.record.failure) = (aside, failure);
+            self.stay(&target.id, was_up).await;
+            return Err(error);
+        }
         fault::point("restore.set");
         Ok(Restored { wakes: was_up || memory, aside })
+    }
+
+    /// It does not go back to the target: it is where it was, and up again if it was up.
+    async fn stay(&mut self, target: &GenerationId, was_up: bool) {
+        self.host.archive.release(target).await;
+        if was_up && self.record.state == State::Asleep {
+            self.start(Vec::new()).await;
+        }
     }
 
     /// When nobody waits for the disk any more.
@@ -146,7 +169,11 @@ impl Actor {
             State::Stopped | State::Failed => {
                 let directory = self.host.storage.directory(&self.record.id);
                 let manifest = archive::manifest(&self.record, Why::Restore, self.host.driver.as_ref());
-                self.host.archive.freeze(manifest, directory, Way::Move).await.map(drop)
+                let aside = self.host.archive.freeze(manifest, directory, Way::Move).await?;
+                // Its only disk is there now.
+                self.host.archive.hold(&aside.id);
+                self.record.sleeps_in = Some(aside.id.clone());
+                Ok(())
             }
             state => next(state, Event::Suspend).map(drop).map_err(Error::from),
         }

@@ -24,12 +24,14 @@ impl Actor {
             self.down(Event::Down).await;
             return Ok(());
         }
-        self.record.failure = None;
         if self.up.is_none() {
-            self.wake_disk_only().await?;
-            return self.become_state(State::Stopped).await;
+            return self.wake_disk_only().await;
         }
-        self.become_state(state).await?;
+        let failure = self.record.failure.take();
+        if let Err(error) = self.become_state(state).await {
+            self.record.failure = failure;
+            return Err(error);
+        }
         let Some(mut up) = self.up.take() else { return Ok(()) };
         up.monitor = None;
         self.ask_to_shut_down(&up.powered).await;
@@ -40,16 +42,26 @@ impl Actor {
 
     /// The disk that it slept with; the generation stays, as policy says.
     async fn wake_disk_only(&mut self) -> Result<()> {
-        let Some(asleep) = self.record.sleeps_in.clone() else { return Ok(()) };
-        let directory = self.host.storage.directory(&self.record.id);
-        self.host.archive.thaw_disk(&asleep, directory, self.record.uid).await?;
-        self.record.sleeps_in = None;
-        self.record.runtime = None;
+        let before = self.record.clone();
+        if let Some(asleep) = &before.sleeps_in {
+            let directory = self.host.storage.directory(&self.record.id);
+            self.host.archive.thaw_disk(asleep, directory, self.record.uid).await?;
+            self.host.storage.mark_awake(&self.record.id, asleep).await?;
+            self.record.woke_from = self.record.sleeps_in.take();
+            self.record.runtime = None;
+        }
+        self.record.failure = None;
+        if let Err(error) = self.become_state(State::Stopped).await {
+            // It sleeps on where it slept: the disk that was laid out is laid out anew.
+            self.record = before;
+            self.sleeps_on().await;
+            return Err(error);
+        }
+        let Some(asleep) = before.sleeps_in else { return Ok(()) };
         if let Some(kept) = self.kept.take() {
             kept.network.link.hang_up().await;
             self.host.give_back(&kept.network.name);
         }
-        self.persist().await?;
         let host = self.host.clone();
         tokio::spawn(async move { host.archive.release(&asleep).await });
         Ok(())
@@ -95,7 +107,7 @@ impl Actor {
     }
 
     pub async fn broke(&mut self, reason: String) {
-        let reason = match last_line(&self.host.storage.console(&self.record.id, 4096)) {
+        let reason = match last_line(&self.host.storage.console(&self.record.id, 4096).await) {
             Some(line) => format!("{}; its console ends: {line}", printable(&reason)),
             None => printable(&reason),
         };
@@ -114,8 +126,15 @@ impl Actor {
             Ok(state) => state,
             Err(_) => return,
         };
-        if let Err(error) = self.become_state(state).await {
-            tracing::error!(machine = %self.record.id, error = error.chain(), "cannot write a record");
+        self.sleeps_on().await;
+        let _ = self.is_now(state).await;
+    }
+
+    /// What came of a wake was given up: where it slept is what it has.
+    async fn sleeps_on(&self) {
+        let Some(asleep) = &self.record.sleeps_in else { return };
+        if let Err(error) = self.host.storage.unmark_awake(&self.record.id, asleep).await {
+            tracing::error!(machine = %self.record.id, error = error.chain(), "after a reboot it will not resume");
         }
     }
 
@@ -132,7 +151,10 @@ impl Actor {
             self.host.give_back(&kept.network.name);
         }
         // 3. No files, no record, no points in time.
+        //    Their removal is durable before the record's: a directory without one is
+        //    taken for a machine that the store has lost.
         self.host.storage.remove(&self.record.id).await?;
+        self.host.storage.sync_directories().await?;
         if let Some(asleep) = self.record.sleeps_in.take() {
             self.host.archive.release(&asleep).await;
         }

@@ -9,7 +9,7 @@ use crate::{
     template,
 };
 use berth_hypervisor::{Launch, Origin, Vm};
-use berth_types::{Code, Generation, Machine, Refusal};
+use berth_types::{ByteSize, Code, Generation, Machine, Refusal};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -42,12 +42,18 @@ impl Powered {
 /// network down before it goes on, so that a crash leaves nothing unowned.
 pub async fn prepare(host: &Host, machine: &Machine) -> Result<(MemoryLease, Network)> {
     // 1. The pool must have room for the machine's RAM, which is a file there.
-    host.storage.admit(machine.memory)?;
+    admit_room(host, machine)?;
     // 2. Memory: given back when the lease is dropped.
     let memory = host.ledger.admit_memory(&machine.owner, machine.memory)?;
     // 3. A network: the caller releases it if anything after this fails.
     let network = host.networks.take().await?;
     Ok((memory, network))
+}
+
+/// Where it sleeps its RAM is in the pool already, or shared until it is written to.
+pub fn admit_room(host: &Host, machine: &Machine) -> Result<(), Refusal> {
+    let need = if machine.sleeps_in.is_some() { ByteSize(0) } else { machine.memory };
+    host.storage.admit_existing(need)
 }
 
 /// Starts the hypervisor. Short, and not to be interrupted: a process that was
@@ -129,6 +135,7 @@ pub async fn resume(
         if machine.disk > generation.disk {
             powered.vm.resize_disk(machine.disk).await?;
         }
+        host.storage.mark_awake(&machine.id, &generation.id).await?;
         Ok::<_, Error>(powered.vm.resume().await?)
     };
     match going.await {

@@ -22,6 +22,8 @@ use tokio::time::Instant;
 
 /// How often a sleeping machine's connections are counted.
 const COUNT: Duration = Duration::from_secs(60);
+/// How soon a write that has failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 impl Actor {
     // ---- what is due when ----
@@ -36,7 +38,8 @@ impl Actor {
         let paused =
             paused.map(|(since, sleep)| awake.into_iter().fold(since + sleep.duration(), Instant::max));
         let count = self.kept.as_ref().map(|_| Instant::now() + COUNT);
-        clock.chain(paused).chain(count).min()
+        let again = self.unwritten.then(|| Instant::now() + AGAIN);
+        clock.chain(paused).chain(count).chain(again).min()
     }
 
     /// Something may be due. True when the machine is gone.
@@ -60,6 +63,9 @@ impl Actor {
             if self.record.state != State::Running {
                 self.start(Vec::new()).await;
             }
+        }
+        if self.unwritten && self.persist().await.is_ok() {
+            tracing::info!(machine = %self.record.id, "its record is written again");
         }
         self.rest(now).await;
         self.let_go_of_network().await;
@@ -112,7 +118,15 @@ impl Actor {
         // The kernel writes its memory out in its own time, and from then on takes
         // it back when it needs it. Written out here, every page would have to be
         // made writable again on the first command.
-        self.become_state(state).await
+        if let Err(error) = self.become_state(state).await {
+            // What counts as running must run: it is served without being asked to wake.
+            self.record.state = state;
+            if let Err(error) = self.unpause(&mut Vec::new()).await {
+                self.broke(error.chain()).await;
+            }
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// At once, whether the guest agrees or not: what it writes next may have no
@@ -205,12 +219,17 @@ impl Actor {
                 return Err(error);
             }
         };
-        // 3. The process ends; what it had is in its files.
-        let Some(up) = self.up.take() else { return Err(Error::Guest("it has no process".into())) };
-        let Powered { vm, mut network, .. } = up.powered;
-        if let Err(error) = vm.kill().await {
+        // 3. The process ends; what it had is in its files. They are not touched while it
+        //    may still have them open.
+        let Some(up) = &self.up else { return Err(Error::Guest("it has no process".into())) };
+        if let Err(error) = up.powered.vm.kill().await {
             tracing::error!(machine = %self.record.id, %error, "cannot end a hypervisor");
+            drop(still);
+            self.give_up_suspending().await;
+            return Err(error.into());
         }
+        let Some(up) = self.up.take() else { return Err(Error::Guest("it has no process".into())) };
+        let Powered { mut network, .. } = up.powered;
         drop((up.monitor, still));
         fault::point("sleep.ended");
         // 4. The files become a generation.
@@ -234,7 +253,7 @@ impl Actor {
         }
         self.keep(network).await;
         let state = next(self.record.state, Event::Slept)?;
-        self.become_state(state).await?;
+        self.is_now(state).await?;
         // 6. Ready to wake, durable, and no more than policy keeps. In a restore that is
         //    later, for the disk has a wake to serve first.
         if why != Why::Restore {
@@ -247,12 +266,14 @@ impl Actor {
     /// Who comes back at once would share the cores with this, and needs none of it.
     fn settle(&self, generation: GenerationId) {
         let (host, machine) = (self.host.clone(), self.record.id.clone());
+        let owner = self.record.owner.clone();
         tokio::spawn(async move {
             host.a_while().await;
             if host.archive.is_held(&generation) {
                 host.archive.sync_later(&generation);
             }
             host.archive.age(&machine).await;
+            crate::quota::prune(&host, &owner).await;
         });
     }
 
@@ -278,7 +299,7 @@ impl Actor {
         self.go_on(Still::default()).await;
         match next(self.record.state, Event::Up) {
             Ok(state) => {
-                let _ = self.become_state(state).await;
+                let _ = self.is_now(state).await;
             }
             Err(refusal) => tracing::error!(%refusal, "cannot give up suspending"),
         }
@@ -297,6 +318,7 @@ impl Actor {
                 netns: network.name.clone(),
                 driver: self.host.driver.name().to_owned(),
                 since: Timestamp::now(),
+                boot: Some(self.host.storage.boot().clone()),
             });
             self.kept = Some(Kept { network, alarm });
         } else {

@@ -4,7 +4,7 @@ use super::{
     Answer, Ask,
     actor::{Actor, Up, reply},
     monitor::{Monitor, Watched},
-    power::{Powered, greet, power, prepare, resume},
+    power::{Powered, admit_room, greet, power, prepare, resume},
 };
 use crate::{
     error::{Error, Result},
@@ -13,7 +13,7 @@ use crate::{
     ledger::MemoryLease,
     net::Network,
 };
-use berth_types::{Code, Event, Failure, Refusal, Runtime, State, next};
+use berth_types::{Code, Event, Failure, Machine, Refusal, Runtime, State, next};
 use jiff::Timestamp;
 use std::time::Instant;
 
@@ -79,15 +79,13 @@ impl Actor {
         //    for open connections is used again.
         let (memory, network) = match self.kept.take() {
             Some(kept) => {
-                let admitted =
-                    self.host.storage.admit(self.record.memory).map_err(Error::from).and_then(|()| {
-                        Ok(self.host.ledger.admit_memory(&self.record.owner, self.record.memory)?)
-                    });
+                let admitted = admit_room(&self.host, &self.record)
+                    .and_then(|()| self.host.ledger.admit_memory(&self.record.owner, self.record.memory));
                 match admitted {
                     Ok(memory) => (memory, kept.network),
                     Err(error) => {
                         self.kept = Some(kept);
-                        return Err(error);
+                        return Err(error.into());
                     }
                 }
             }
@@ -100,8 +98,11 @@ impl Actor {
             netns: network.name.clone(),
             driver: self.host.driver.name().to_owned(),
             since: Timestamp::now(),
+            boot: Some(self.host.storage.boot().clone()),
         });
         if let Err(error) = self.become_state(state).await {
+            self.record.runtime = None;
+            network.link.hang_up().await;
             self.host.give_back(&network.name);
             return Err(error);
         }
@@ -148,7 +149,11 @@ impl Actor {
                 }
             }
         };
-        if let Err(error) = self.host.archive.thaw_disk(&id, directory, self.record.uid).await {
+        let laid_out = async {
+            self.host.archive.thaw_disk(&id, directory, self.record.uid).await?;
+            self.host.storage.mark_awake(&self.record.id, &id).await
+        };
+        if let Err(error) = laid_out.await {
             return Err((error, memory, network));
         }
         power(&self.host, &self.record, memory, network, None).await
@@ -255,24 +260,44 @@ impl Actor {
     pub async fn went_up(&mut self, powered: Powered, control: Control) -> Result<()> {
         fault::point("wake.greeted");
         let state = next(self.record.state, Event::Up)?;
+        let before = self.record.clone();
         self.record.fresh = false;
         let slept_in = self.record.sleeps_in.take();
+        if slept_in.is_some() {
+            self.record.woke_from.clone_from(&slept_in);
+        }
         (self.paused, self.record.held) = (None, None);
         let monitor = self.monitor(&powered, control);
         self.up = Some(Up { powered, monitor: Some(monitor), alarm: None });
-        if let Err(error) = self.become_state(state).await {
-            self.record.sleeps_in = slept_in;
+        if slept_in.is_none() {
+            // It runs on its own disk, which a crash would find whatever the record says.
+            let _ = self.is_now(state).await;
+        } else if let Err(error) = self.become_state(state).await {
+            // While its record says that it sleeps, a crash would take back all that it
+            // does from here on: it goes to sleep where it was before it does anything.
+            let Machine { fresh, sleeps_in, woke_from, .. } = before;
+            (self.record.fresh, self.record.sleeps_in, self.record.woke_from) = (fresh, sleeps_in, woke_from);
+            if let Some(up) = self.up.take() {
+                up.powered.cut(&self.host).await;
+            }
+            self.down(Event::Down).await;
             return Err(error);
         }
-        if let Some(generation) = slept_in {
-            let host = self.host.clone();
-            host.archive.let_go(&generation);
-            // To remove files takes a core for longer than a first command may wait.
-            tokio::spawn(async move {
-                host.a_while().await;
-                host.archive.age_like(&generation).await;
-            });
+        let (host, id) = (self.host.clone(), self.record.id.clone());
+        if let Some(generation) = &slept_in {
+            host.archive.let_go(generation);
         }
+        // To remove files takes a core for longer than a first command may wait.
+        tokio::spawn(async move {
+            host.a_while().await;
+            let synced = host.store.sync().await;
+            let Some(generation) = slept_in else { return told(synced) };
+            told(match synced {
+                Ok(()) => host.storage.unmark_all_but(&id, &generation).await,
+                failed => failed,
+            });
+            host.archive.age_like(&generation).await;
+        });
         Ok(())
     }
 
@@ -294,5 +319,11 @@ impl Actor {
         }
         let refusal = Refusal::from(error);
         answers.into_iter().for_each(|answer| reply(answer, Err(refusal.clone().into())));
+    }
+}
+
+fn told(synced: Result<()>) {
+    if let Err(error) = synced {
+        tracing::error!(error = error.chain(), "cannot sync a record");
     }
 }

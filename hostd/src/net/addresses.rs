@@ -48,13 +48,18 @@ impl Addresses {
 
     /// All of them, in order.
     pub fn now(&self) -> io::Result<Vec<Ipv4Addr>> {
-        let mut own: Vec<Ipv4Addr> = nix::ifaddrs::getifaddrs()?
-            .filter_map(|link| link.address?.as_sockaddr_in().map(|address| address.ip()))
-            .collect();
-        own.sort_unstable();
-        own.dedup();
-        Ok(own)
+        own()
     }
+}
+
+/// The addresses of the calling thread's namespace, in order.
+pub fn own() -> io::Result<Vec<Ipv4Addr>> {
+    let mut own: Vec<Ipv4Addr> = nix::ifaddrs::getifaddrs()?
+        .filter_map(|link| link.address?.as_sockaddr_in().map(|address| address.ip()))
+        .collect();
+    own.sort_unstable();
+    own.dedup();
+    Ok(own)
 }
 
 #[cfg(test)]

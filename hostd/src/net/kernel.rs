@@ -3,6 +3,7 @@
 use crate::{
     error::{FileContext, IoContext, Result},
     net::{Doors, Link, Network, Networks, Taps, namespace, sockets::Sockets},
+    private::make_closed,
     storage::blocking,
 };
 use berth_types::MachineId;
@@ -35,7 +36,7 @@ struct Inner {
 impl KernelNetworks {
     /// `directory` is where namespaces are pinned.
     pub fn start(directory: PathBuf, spares: u32) -> Result<Self> {
-        std::fs::create_dir_all(&directory).file("create", &directory)?;
+        make_closed(&directory)?;
         let sockets = Sockets::start().during("start a thread")?;
         let wanted = spares as usize;
         let (spares, making, taken) = (Mutex::default(), Mutex::default(), Notify::new());

@@ -14,7 +14,7 @@ mod rules;
 mod sockets;
 mod tap;
 
-pub use addresses::Addresses;
+pub use addresses::{Addresses, own as own_addresses};
 pub use alarm::Alarm;
 pub use kernel::KernelNetworks;
 pub use rules::{Doors, share};

@@ -10,6 +10,10 @@
 //!           the rest ───▶ administratively prohibited
 //! ```
 //!
+//! A packet from an address that is not the guest's is dropped before the kernel tracks
+//! its connection, and one guest's connections are tracked up to a limit: each costs
+//! memory of the host's.
+//!
 //! What the kernel refuses here it shows to the bridge, a few packets a second, for
 //! the audit log.
 //!
@@ -27,8 +31,18 @@ use std::{
 };
 
 const TABLE: &str = "berth";
+const SOURCES: &str = "sources";
+const COUNT: &str = "count";
 const REDIRECT: &str = "redirect";
 const GUARD: &str = "guard";
+/// Before the kernel tracks connections, and right after.
+const RAW: libc::c_int = -300;
+const TRACKED: libc::c_int = -150;
+/// Connections of a machine that the kernel tracks while they are open or being opened:
+/// about five megabytes, and more than the bridge serves.
+const CONNECTIONS: u32 = 16 * 1024;
+/// For how many seconds it tracks those that are not, which count for nothing.
+const TIMEOUTS: &[(&str, &str)] = &[("close", "1"), ("time_wait", "10")];
 /// The usual priorities of destination NAT and of filters.
 const NAT: libc::c_int = -100;
 const FILTER: libc::c_int = 0;
@@ -84,7 +98,24 @@ pub fn share(doors: &Doors) -> io::Result<Doors> {
 
 /// Sets the rules of the calling thread's namespace.
 pub fn set() -> io::Result<()> {
+    set_for(CONNECTIONS)
+}
+
+fn set_for(connections: u32) -> io::Result<()> {
     let mut batch = Batch::new(TABLE);
+    batch.chain(SOURCES, "filter", libc::NF_INET_PRE_ROUTING, RAW);
+    batch.chain(COUNT, "filter", libc::NF_INET_PRE_ROUTING, TRACKED);
+    let sources = [
+        ("eth0", guest::ETH_GUEST_ADDRESS, REFUSED_ON_LINK),
+        ("ctl0", guest::GUEST_ADDRESS, REFUSED_ON_CONTROL),
+    ];
+    for (link, address, heading) in sources {
+        let forged = || Rule::from_link(link).source_is_not(address);
+        batch.rule(SOURCES, forged().limit(SHOWN_A_SECOND).log(SHOWN, heading));
+        batch.rule(SOURCES, forged().drop());
+    }
+    let beyond = Rule::from_link("eth0").connection_starts().more_than(connections);
+    batch.rule(COUNT, beyond.drop());
     batch.chain(REDIRECT, "nat", libc::NF_INET_PRE_ROUTING, NAT);
     batch.chain(GUARD, "filter", libc::NF_INET_PRE_ROUTING, FILTER);
     let eth = || Rule::from_link("eth0");
@@ -116,13 +147,21 @@ pub fn set() -> io::Result<()> {
     ] {
         batch.rule(GUARD, rule);
     }
-    batch.commit()
+    batch.commit()?;
+    for (state, seconds) in TIMEOUTS {
+        let path = format!("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_{state}");
+        // With the usual ones a flood only costs more for a while.
+        if let Err(error) = std::fs::write(&path, seconds) {
+            tracing::debug!(%error, path, "a namespace keeps the usual timeout");
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::{os::fd::AsRawFd, process::Command};
 
     #[test]
     fn a_namespace_has_the_rules_and_the_listeners() {
@@ -155,6 +194,9 @@ mod tests {
                 "iifname \"eth0\" reject with icmp 13",
                 "iifname \"ctl0\" ip daddr 169.254.77.1 tcp sport 7 accept",
                 "iifname \"ctl0\" drop",
+                "iifname \"eth0\" ip saddr != 10.77.0.2 drop",
+                "iifname \"ctl0\" ip saddr != 169.254.77.2 drop",
+                "iifname \"eth0\" ct state new ct count over 16384 drop",
             ] {
                 let plain = |text: &str| {
                     text.replace("tcp", "6").replace("udp", "17").replace("admin-prohibited", "13")
@@ -164,5 +206,80 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    /// Packets as a guest's root writes them: SYNs from any address, to any place.
+    fn flood(from: &str, count: u16) {
+        const SYNS: &str = r#"
+import socket, struct, sys
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+raw.setsockopt(socket.IPPROTO_IP, socket.IP_HDRINCL, 1)
+source, target = socket.inet_aton(sys.argv[1]), socket.inet_aton("192.0.2.9")
+def checksum(data):
+    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    total = (total >> 16) + (total & 0xffff)
+    return ~(total + (total >> 16)) & 0xffff
+for number in range(int(sys.argv[2])):
+    tcp = struct.pack("!HHIIBBHHH", 20000 + number, 9100, 1, 0, 5 << 4, 2, 65535, 0, 0)
+    total = checksum(source + target + struct.pack("!BBH", 0, 6, len(tcp)) + tcp)
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 0, 0, 64, 6, 0, source, target)
+    raw.sendto(ip + tcp[:16] + struct.pack("!H", total) + tcp[18:], ("192.0.2.9", 0))
+"#;
+        let count = count.to_string();
+        let sent = Command::new("python3").args(["-c", SYNS, from, &count]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    #[test]
+    fn forged_sources_are_not_tracked_and_true_ones_up_to_a_limit() {
+        const LIMIT: u32 = 50;
+        let ip = |words: &str| {
+            assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "ip {words}");
+        };
+        let test = move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let machine = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+            ip("link add eth0 type veth peer name guest0");
+            ip("address add 10.77.0.1/24 dev eth0");
+            ip("link set eth0 up");
+            // A router for whatever the guest says it is; nothing is forwarded.
+            std::fs::write("/proc/sys/net/ipv4/conf/eth0/rp_filter", "0").unwrap();
+            std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "0").unwrap();
+            set_for(LIMIT).unwrap();
+            let doors = doors().unwrap();
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let guest = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+            let enter = |namespace: &std::fs::File| {
+                nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            };
+            enter(&machine);
+            ip(&format!("link set guest0 netns /proc/{}/fd/{}", std::process::id(), guest.as_raw_fd()));
+            enter(&guest);
+            ip("address add 10.77.0.2/24 dev guest0");
+            ip("link set guest0 up");
+            ip("route add default via 10.77.0.1");
+            // As an attacker's, which leaves connections half open.
+            for rule in [
+                "add table ip guest",
+                "add chain ip guest output { type filter hook output priority 0 ; }",
+                "add rule ip guest output tcp flags & rst == rst drop",
+            ] {
+                assert!(Command::new("nft").arg(rule).status().unwrap().success(), "nft {rule}");
+            }
+            let tracked = || {
+                enter(&machine);
+                let count = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap();
+                enter(&guest);
+                count.trim().parse::<u32>().unwrap()
+            };
+            flood("10.99.1.1", 200);
+            assert_eq!(tracked(), 0, "of forged packets nothing is kept");
+            flood("10.77.0.2", 20);
+            assert_eq!(tracked(), 20, "true ones are tracked");
+            flood("10.77.0.2", 400);
+            assert!((20..=LIMIT + 1).contains(&tracked()), "{} are tracked", tracked());
+            drop(doors);
+        };
+        std::thread::spawn(test).join().unwrap();
     }
 }

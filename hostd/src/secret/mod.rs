@@ -4,6 +4,7 @@
 //! where it goes, and when it was set.
 
 mod master;
+mod rekey;
 mod seal;
 
 pub use master::MasterKey;
@@ -11,7 +12,9 @@ pub use seal::Sealed;
 
 use crate::{
     error::{Error, FileContext, Result},
-    storage::{blocking, replace},
+    lost::Lost,
+    mirror::{self, Untrusted},
+    storage::blocking,
     store::Store,
 };
 use berth_types::{
@@ -21,7 +24,7 @@ use berth_types::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     fs::Permissions,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -74,7 +77,7 @@ type Known = BTreeMap<(UserId, SecretName), Arc<Secret>>;
 
 #[derive(Debug)]
 pub struct Vault {
-    key: MasterKey,
+    key: RwLock<Arc<MasterKey>>,
     store: Store,
     /// Beside the store, sealed as there: from these it can be rebuilt.
     mirrors: PathBuf,
@@ -83,20 +86,17 @@ pub struct Vault {
 }
 
 impl Vault {
-    pub async fn open(key: Option<MasterKey>, store: Store, directory: &Path) -> Result<Self> {
+    pub async fn open(key: Option<MasterKey>, store: Store, directory: &Path, lost: &Lost) -> Result<Self> {
         std::fs::create_dir_all(directory).file("create", directory)?;
         std::fs::set_permissions(directory, Permissions::from_mode(0o700)).file("protect", directory)?;
         let key = match key {
             Some(key) => key,
-            None => MasterKey::from_file(&directory.join("master.key"))?,
+            None => rekey::from_files(directory)?,
         };
-        let mut sealed = store.secrets()?;
-        if sealed.is_empty() {
-            sealed = rebuild(&store, directory).await?;
-        }
+        merge(&store, directory, lost).await?;
         let mut known = Known::new();
-        for one in sealed {
-            let (meta, value) = (one.meta()?, one.open(&key));
+        for one in store.secrets()? {
+            let (meta, value) = (one.meta()?, one.open_with(&key));
             if value.is_none() {
                 tracing::error!(user = %meta.owner, name = %meta.name,
                     "a secret was sealed under another master key; its hosts are refused until it is set again");
@@ -104,7 +104,21 @@ impl Vault {
             known.insert((meta.owner.clone(), meta.name.clone()), Arc::new(Secret { meta, value }));
         }
         let (changing, known) = (tokio::sync::Mutex::new(()), RwLock::new(known));
-        Ok(Self { key, store, mirrors: directory.to_owned(), changing, known })
+        let key = RwLock::new(Arc::new(key));
+        let vault = Self { key, store, mirrors: directory.to_owned(), changing, known };
+        let count = vault.seal_anew().await?;
+        if count > 0 {
+            tracing::info!(count, "secrets were sealed under the new master key");
+        }
+        Ok(vault)
+    }
+
+    fn key(&self) -> Arc<MasterKey> {
+        self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_key(&self, key: Arc<MasterKey>) {
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
     fn known(&self) -> std::sync::RwLockReadGuard<'_, Known> {
@@ -156,9 +170,9 @@ impl Vault {
             created: old.as_ref().map_or(now, |old| old.meta.created),
             set: now,
         };
-        self.store.put_secret(&meta, &Sealed::seal(&self.key, &meta, &value)?).await?;
+        self.store.put_secret(&meta, &Sealed::seal(&self.key().current, &meta, &value)?).await?;
         self.known_mut().insert(place, Arc::new(Secret { meta: meta.clone(), value: Some(value) }));
-        self.mirror(owner).await?;
+        self.mirror(owner, |_| true).await?;
         Ok(meta)
     }
 
@@ -169,9 +183,10 @@ impl Vault {
             let message = format!("you have no secret '{name}'");
             return Err(Refusal::new(Code::NotFound, message, "see them with 'secret ls'").into());
         };
+        // From the mirror first: what is only there comes back with the next start.
+        self.mirror(owner, |meta| meta.name != *name).await?;
         self.store.remove_secret(&old.meta).await?;
         self.known_mut().remove(&place);
-        self.mirror(owner).await?;
         Ok(old.meta.clone())
     }
 
@@ -185,39 +200,37 @@ impl Vault {
         Ok(())
     }
 
-    async fn mirror(&self, owner: &UserId) -> Result<()> {
+    async fn mirror(&self, owner: &UserId, stays: impl Fn(&Meta) -> bool) -> Result<()> {
         let sealed: Vec<Sealed> = self
             .store
             .secrets()?
             .into_iter()
-            .filter(|one| one.meta().is_ok_and(|meta| meta.owner == *owner))
+            .filter(|one| one.meta().is_ok_and(|meta| meta.owner == *owner && stays(&meta)))
             .collect();
         let path = self.mirrors.join(format!("{owner}.json"));
         let bytes =
             serde_json::to_vec(&sealed).map_err(|source| Error::Record { what: "secrets", source })?;
-        blocking(move || replace(&path, &bytes)).await
+        blocking(move || mirror::write(&path, &bytes)).await
     }
 }
 
-/// An empty store beside mirrors means that the store was lost.
-async fn rebuild(store: &Store, mirrors: &Path) -> Result<Vec<Sealed>> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(mirrors).file("list", mirrors)?.flatten() {
-        let path = entry.path();
-        if path.extension().is_none_or(|extension| extension != "json") {
-            continue;
-        }
-        let bytes = std::fs::read(&path).file("read", &path)?;
-        let Ok(sealed) = serde_json::from_slice::<Vec<Sealed>>(&bytes) else {
-            tracing::warn!(file = %path.display(), "a mirror of secrets does not decode; left alone");
-            continue;
-        };
-        for one in sealed {
-            store.put_secret(&one.meta()?, &one).await?;
-            all.push(one);
+/// Puts into the store what only mirrors have. They are not signed: what is sealed in
+/// them is authenticated, and does not open if it was altered.
+async fn merge(store: &Store, mirrors: &Path, lost: &Lost) -> Result<()> {
+    let place = |meta: Meta| (meta.owner, meta.name);
+    let there: HashSet<_> = store.secrets()?.iter().filter_map(|one| one.meta().ok()).map(place).collect();
+    let read = |bytes: &[u8]| {
+        let sealed: Vec<Sealed> = serde_json::from_slice(bytes).map_err(|_| Untrusted::Damaged)?;
+        let metas = sealed.iter().map(Sealed::meta).collect::<Result<Vec<_>>>();
+        Ok(metas.map_err(|_| Untrusted::Damaged)?.into_iter().zip(sealed).collect::<Vec<_>>())
+    };
+    for (meta, sealed) in mirror::load(mirrors, lost, read)?.into_iter().flat_map(|(_, all)| all) {
+        if !there.contains(&(meta.owner.clone(), meta.name.clone())) {
+            tracing::warn!(user = %meta.owner, name = %meta.name, "rebuilt a secret from its mirror");
+            store.put_secret(&meta, &sealed).await?;
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 #[cfg(test)]

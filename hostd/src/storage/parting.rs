@@ -13,18 +13,17 @@
 //! ```
 
 use super::{
-    directory::{self, clone},
-    generation::{Generations, RAM, gone},
+    directory::{self, RAM, clone},
+    generation::{Generations, create, files, open},
 };
 use crate::{
     error::{FileContext, Result},
     fault,
 };
+use berth_sys::{Access, machine::Files};
 use berth_types::GenerationId;
 use std::{
     collections::HashMap,
-    fs,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak},
 };
@@ -74,12 +73,12 @@ impl Generations {
         // It may be thawed meanwhile; it parts afterwards.
         let _others = turn.read();
         let _once = turn.cloning.lock().unwrap_or_else(PoisonError::into_inner);
-        let ram = directory.join(RAM);
+        let own = files(&directory)?;
         // Who shares it is about to part, and may run in the next moment.
-        if !ram.exists() || is_shared(&ram) || ram.with_file_name(CLONE).exists() {
+        if !own.has(RAM) || is_shared(&own) || own.has(CLONE) {
             return Ok(());
         }
-        make(&ram)
+        make(&own)
     }
 
     /// Leaves the RAM that a generation shares with its machine to the machine
@@ -89,42 +88,42 @@ impl Generations {
         let directory = self.directory(id);
         let turn = self.turns.at(&directory);
         let _alone = turn.files.write().unwrap_or_else(PoisonError::into_inner);
-        let ram = directory.join(RAM);
-        if !is_shared(&ram) {
+        let own = files(&directory)?;
+        if !is_shared(&own) {
             return Ok(());
         }
-        let clone = ram.with_file_name(CLONE);
-        if !clone.exists() {
-            make(&ram)?;
+        if !own.has(CLONE) {
+            make(&own)?;
         }
-        fs::rename(&clone, &ram).file("leave", &ram)
+        own.rename(CLONE, &own, RAM).file("leave", directory.join(RAM))
     }
 
     /// What a crash left of either.
     pub(super) fn finish_parting(&self, id: &GenerationId) -> Result<()> {
-        let half = self.directory(id).join(HALF);
-        gone(fs::remove_file(&half)).file("remove", &half)?;
+        let directory = self.directory(id);
+        files(&directory)?.remove(HALF).file("remove", directory.join(HALF))?;
         self.part(id)
     }
 }
 
-fn make(ram: &Path) -> Result<()> {
-    let (half, whole) = (ram.with_file_name(HALF), ram.with_file_name(CLONE));
+fn make(own: &Files) -> Result<()> {
+    let ram = open(own, RAM, Access::Read)?;
     // A clone would have it written out first, and keep who reads the file waiting.
-    directory::write_out(ram)?;
-    let made = clone(ram, &half).and_then(|()| {
+    directory::write_out(&ram).file("write out", own.path().join(RAM))?;
+    let made = create(own, HALF).and_then(|half| {
+        clone(&ram, &half).file("clone", own.path().join(RAM))?;
         fault::point("sleep.cloned");
-        fs::rename(&half, &whole).file("publish", &whole)
+        own.rename(HALF, own, CLONE).file("publish", own.path().join(CLONE))
     });
     if made.is_err() {
-        gone(fs::remove_file(&half)).file("remove", &half)?;
+        own.remove(HALF).file("remove", own.path().join(HALF))?;
     }
     made
 }
 
 /// A machine's directory has it as well.
-fn is_shared(ram: &Path) -> bool {
-    fs::metadata(ram).is_ok_and(|found| found.nlink() > 1)
+fn is_shared(own: &Files) -> bool {
+    own.look(RAM).ok().flatten().is_some_and(|found| found.st_nlink > 1)
 }
 
 #[cfg(test)]
@@ -134,6 +133,7 @@ mod tests {
         directory::{DISK, STATE},
         generation::MANIFEST,
     };
+    use std::{fs, os::unix::fs::MetadataExt as _};
 
     /// A pool of its own with one generation in it, and a machine's directory.
     struct Pool(PathBuf, Generations, GenerationId);

@@ -5,10 +5,12 @@
 //! through a loop device with direct I/O, so that nothing is cached twice.
 
 use crate::error::{Error, FileContext, IoContext, Result};
-use crate::storage::directory::make_private;
+use crate::private::make_tight;
+use berth_sys::{beneath::sync_parent, private::PASSABLE};
 use berth_types::ByteSize;
 use std::{
-    fs::File,
+    fs::{File, Permissions, set_permissions},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -32,9 +34,8 @@ pub struct Space {
 
 impl Pool {
     pub async fn open(data: &Path, size: ByteSize) -> Result<Self> {
-        make_private(data)?;
         let path = data.join("pool");
-        make_private(&path)?;
+        make_tight(&path, PASSABLE)?;
         let backing = data.join("pool.xfs");
         if is_mount_point(&path)? {
             return Ok(Self { path, backing: Some(backing).filter(|file| file.exists()) });
@@ -46,6 +47,8 @@ impl Pool {
             format(&backing, size).await?;
         }
         mount(&backing, &path).await?;
+        // A new filesystem's own root is open to all.
+        set_permissions(&path, Permissions::from_mode(PASSABLE)).file("protect", &path)?;
         tracing::info!(pool = %path.display(), "mounted the pool");
         Ok(Self { path, backing: Some(backing) })
     }
@@ -113,11 +116,13 @@ fn reflinks(directory: &Path) -> Result<bool> {
 
 async fn format(backing: &Path, size: ByteSize) -> Result<()> {
     let fresh = backing.with_extension("xfs.new");
-    let file = File::create(&fresh).file("create", &fresh)?;
-    file.set_len(size.bytes()).file("size", &fresh)?;
-    drop(file);
+    // Every machine's disk and memory will be in it.
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh);
+    file.and_then(|file| file.set_len(size.bytes())).file("create", &fresh)?;
     run(Command::new("mkfs.xfs").args(["-q", "-f", "-m", "reflink=1"]).arg(&fresh), "mkfs.xfs").await?;
-    std::fs::rename(&fresh, backing).file("rename", backing)
+    std::fs::rename(&fresh, backing).file("rename", backing)?;
+    sync_parent(backing).file("sync", backing)
 }
 
 async fn mount(backing: &Path, path: &Path) -> Result<()> {

@@ -3,19 +3,31 @@
 //!
 //! sled stays behind this module. Every write is flushed before it returns,
 //! for a SIGKILL loses what sled has only accepted; what is mirrored in files
-//! beside it can rebuild it (see `recover`).
+//! beside it can rebuild it (see `mirror`).
+
+mod damage;
+#[cfg(test)]
+pub mod faults;
+mod uids;
+
+pub use damage::open_or_set_aside;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, FileContext, IoContext, Result},
     secret::{Meta, Sealed},
+    storage::blocking,
 };
 use berth_types::{Machine, MachineId, SshKey, User, UserId, egress::EgressPolicy};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
+    fs::File,
+    panic::AssertUnwindSafe,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::sync::watch;
+use uids::Uids;
 
 /// A key and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +46,7 @@ pub struct PolicyRecord {
 }
 
 impl PolicyRecord {
-    fn place(&self) -> String {
+    pub fn place(&self) -> String {
         match &self.label {
             Some((key, value)) => format!("{}/{key}={value}", self.owner),
             None => self.owner.to_string(),
@@ -51,6 +63,12 @@ pub struct Store {
     secrets: sled::Tree,
     policies: sled::Tree,
     flushing: Arc<tokio::sync::Mutex<()>>,
+    /// The file behind it, which sled itself does not sync.
+    file: Arc<File>,
+    uids: Arc<Uids>,
+    broken: Arc<watch::Sender<bool>>,
+    #[cfg(test)]
+    pub faults: Arc<faults::Faults>,
 }
 
 /// How long a store that somebody else has open is waited for.
@@ -73,6 +91,7 @@ impl Store {
             }
         };
         let tree = |name: &str| database.open_tree(name).map_err(during("open a tree"));
+        let file = path.join("db");
         Ok(Self {
             users: tree("users")?,
             keys: tree("keys")?,
@@ -80,8 +99,27 @@ impl Store {
             secrets: tree("secrets")?,
             policies: tree("policies")?,
             flushing: Arc::default(),
+            file: Arc::new(File::open(&file).file("open", &file)?),
+            uids: Arc::new(Uids::beside(path)?),
+            broken: Arc::new(watch::channel(false).0),
+            #[cfg(test)]
+            faults: Arc::default(),
             database,
         })
+    }
+
+    /// Reads every value once: what is damaged in a file that opens is found here.
+    pub fn read_through(&self) -> Result<()> {
+        for tree in [&self.users, &self.keys, &self.machines, &self.secrets, &self.policies] {
+            tree.iter().try_for_each(|pair| pair.map(drop)).map_err(during("read"))?;
+        }
+        self.database.get(NEXT_UID).map(drop).map_err(during("read"))
+    }
+
+    /// Returns when the store has panicked: nothing that it says can be trusted any more.
+    pub async fn breaks(&self) {
+        // The sender is here, so this ends only when the value is true.
+        let _ = self.broken.subscribe().wait_for(|broken| *broken).await;
     }
 
     pub fn users(&self) -> Result<Vec<User>> {
@@ -97,33 +135,31 @@ impl Store {
     }
 
     pub async fn put_user(&self, user: &User) -> Result<()> {
-        put(&self.users, user.id.as_str(), user, "a user")?;
-        self.flush().await
+        self.put(&self.users, user.id.as_str(), user, "a user").await?;
+        self.sync().await
     }
 
     pub async fn remove_user(&self, user: &UserId) -> Result<()> {
-        self.users.remove(user.as_str()).map_err(during("remove a user"))?;
-        self.flush().await
+        self.remove(&self.users, user.as_str(), "remove a user").await
     }
 
     pub async fn put_key(&self, record: &KeyRecord) -> Result<()> {
-        put(&self.keys, &record.key.fingerprint, record, "a key")?;
-        self.flush().await
+        self.put(&self.keys, &record.key.fingerprint, record, "a key").await?;
+        self.sync().await
     }
 
     pub async fn remove_key(&self, fingerprint: &str) -> Result<()> {
-        self.keys.remove(fingerprint).map_err(during("remove a key"))?;
-        self.flush().await
+        self.remove(&self.keys, fingerprint, "remove a key").await
     }
 
+    /// Outlives hostd when it returns, and a power failure after [`Store::sync`]: a wake
+    /// would wait for the disk otherwise.
     pub async fn put_machine(&self, machine: &Machine) -> Result<()> {
-        put(&self.machines, machine.id.as_str(), machine, "a machine")?;
-        self.flush().await
+        self.put(&self.machines, machine.id.as_str(), machine, "a machine").await
     }
 
     pub async fn remove_machine(&self, id: &MachineId) -> Result<()> {
-        self.machines.remove(id.as_str()).map_err(during("remove a machine"))?;
-        self.flush().await
+        self.remove(&self.machines, id.as_str(), "remove a machine").await
     }
 
     pub fn secrets(&self) -> Result<Vec<Sealed>> {
@@ -131,14 +167,12 @@ impl Store {
     }
 
     pub async fn put_secret(&self, meta: &Meta, sealed: &Sealed) -> Result<()> {
-        put(&self.secrets, &format!("{}/{}", meta.owner, meta.name), sealed, "a secret")?;
-        self.flush().await
+        self.put(&self.secrets, &format!("{}/{}", meta.owner, meta.name), sealed, "a secret").await?;
+        self.sync().await
     }
 
     pub async fn remove_secret(&self, meta: &Meta) -> Result<()> {
-        let place = format!("{}/{}", meta.owner, meta.name);
-        self.secrets.remove(place).map_err(during("remove a secret"))?;
-        self.flush().await
+        self.remove(&self.secrets, &format!("{}/{}", meta.owner, meta.name), "remove a secret").await
     }
 
     pub fn policies(&self) -> Result<Vec<PolicyRecord>> {
@@ -146,41 +180,113 @@ impl Store {
     }
 
     pub async fn put_policy(&self, record: &PolicyRecord) -> Result<()> {
-        put(&self.policies, &record.place(), record, "a policy")?;
-        self.flush().await
+        self.put(&self.policies, &record.place(), record, "a policy").await?;
+        self.sync().await
     }
 
     pub async fn remove_policy(&self, record: &PolicyRecord) -> Result<()> {
-        self.policies.remove(record.place()).map_err(during("remove a policy"))?;
-        self.flush().await
+        self.remove(&self.policies, &record.place(), "remove a policy").await
     }
 
-    /// A host user id that no machine has had before.
+    /// A host user id that no machine has had before, whatever became of the store.
     pub async fn take_uid(&self, base: u32) -> Result<u32> {
-        let next = self
-            .database
-            .update_and_fetch(NEXT_UID, |old| {
-                let old = old.and_then(|bytes| bytes.try_into().ok()).map_or(base, u32::from_be_bytes);
+        let mut taken = base;
+        self.commit("take a user id", || {
+            let next = self.database.update_and_fetch(NEXT_UID, |old| {
+                let old = old.map_or(base, number);
                 Some(old.max(base).wrapping_add(1).to_be_bytes().to_vec())
-            })
-            .map_err(during("take a user id"))?;
-        self.flush().await?;
-        Ok(next.and_then(|bytes| bytes.as_ref().try_into().ok()).map_or(base, u32::from_be_bytes) - 1)
+            })?;
+            taken = next.map_or(base, |next| number(&next).wrapping_sub(1));
+            Ok(())
+        })
+        .await?;
+        let uids = self.uids.clone();
+        blocking(move || uids.reserve(taken)).await?;
+        Ok(taken)
+    }
+
+    /// No id up to this one is given out any more: some machine has or had it.
+    pub async fn raise_uid(&self, had: u32) -> Result<()> {
+        let next = self.database.get(NEXT_UID).map_err(during("read"))?.map(number);
+        let least = self.uids.least(next).max(had.saturating_add(1));
+        if next.is_some_and(|next| next >= least) {
+            return Ok(());
+        }
+        self.commit("raise the next user id", || {
+            let raise =
+                |old: Option<&[u8]>| Some(old.map_or(least, number).max(least).to_be_bytes().to_vec());
+            self.database.update_and_fetch(NEXT_UID, raise).map(drop)
+        })
+        .await
+    }
+
+    async fn put<T: Serialize>(
+        &self,
+        tree: &sled::Tree,
+        key: &str,
+        value: &T,
+        what: &'static str,
+    ) -> Result<()> {
+        let bytes = serde_json::to_vec(value).map_err(|source| Error::Record { what, source })?;
+        self.commit("write", || tree.insert(key, bytes).map(drop)).await
+    }
+
+    async fn remove(&self, tree: &sled::Tree, key: &str, operation: &'static str) -> Result<()> {
+        self.commit(operation, || tree.remove(key).map(drop)).await?;
+        self.sync().await
+    }
+
+    async fn commit(&self, operation: &'static str, change: impl FnOnce() -> sled::Result<()>) -> Result<()> {
+        #[cfg(test)]
+        self.faults.strike(operation)?;
+        self.caught(operation, change)?;
+        self.flush().await
     }
 
     /// One at a time, on a thread of ours. sled's own flushes wait in the few
     /// threads that would have to write for them: seven at once wait for ever.
-    /// Whoever comes second finds most of its work done by the first.
+    /// A second one finds most of its work done by the first.
     pub async fn flush(&self) -> Result<()> {
         let turn = self.flushing.clone().lock_owned().await;
-        let database = self.database.clone();
-        let flushed = tokio::task::spawn_blocking(move || {
+        let store = self.clone();
+        blocking(move || {
             let _turn = turn;
-            database.flush()
-        });
-        let flushed = flushed.await.map_err(|error| during("flush")(std::io::Error::other(error).into()))?;
-        flushed.map(drop).map_err(during("flush"))
+            store.caught("flush", || store.database.flush().map(drop))
+        })
+        .await
     }
+
+    /// What was flushed outlives a power failure from here on. sled hands its data to the
+    /// disk (`sync_file_range`), but neither the file's metadata nor the disk's own cache.
+    pub async fn sync(&self) -> Result<()> {
+        let file = self.file.clone();
+        blocking(move || file.sync_data().during("sync the store")).await
+    }
+
+    /// A panic of sled's is an error here. Whether what it was about can still be
+    /// trusted it cannot say, so hostd stops, and the next start looks through it.
+    fn caught(&self, operation: &'static str, work: impl FnOnce() -> sled::Result<()>) -> Result<()> {
+        match caught(operation, || work().map_err(during(operation))) {
+            Err(error @ Error::StorePanicked { .. }) => {
+                self.broken.send_replace(true);
+                Err(error)
+            }
+            other => other,
+        }
+    }
+}
+
+/// Runs something of sled's that may panic where it should return an error.
+fn caught<T>(operation: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Error::StorePanicked { operation, message: message.chars().take(300).collect() })
+    })
+}
+
+fn number(bytes: impl AsRef<[u8]>) -> u32 {
+    bytes.as_ref().try_into().map_or(0, u32::from_be_bytes)
 }
 
 /// sled says so only in words.
@@ -192,67 +298,21 @@ fn during(operation: &'static str) -> impl Fn(sled::Error) -> Error {
     move |source| Error::Store { operation, source }
 }
 
-fn put<T: Serialize>(tree: &sled::Tree, key: &str, value: &T, what: &'static str) -> Result<()> {
-    let bytes = serde_json::to_vec(value).map_err(|source| Error::Record { what, source })?;
-    tree.insert(key, bytes).map(drop).map_err(during("write"))
-}
-
+/// One that does not decode costs nothing but itself: a mirror has it too.
 fn all<T: DeserializeOwned>(tree: &sled::Tree, what: &'static str) -> Result<Vec<T>> {
-    tree.iter()
-        .values()
-        .map(|value| {
-            let value = value.map_err(during("read"))?;
-            serde_json::from_slice(&value).map_err(|source| Error::Record { what, source })
-        })
-        .collect()
+    let mut found = Vec::new();
+    for pair in tree.iter() {
+        let (key, value) = pair.map_err(during("read"))?;
+        match serde_json::from_slice(&value) {
+            Ok(value) => found.push(value),
+            Err(error) => {
+                let key = String::from_utf8_lossy(&key);
+                tracing::error!(what, %key, %error, "a record in the store does not decode");
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use jiff::Timestamp;
-
-    #[tokio::test]
-    async fn what_was_acknowledged_is_there_after_a_reopen() {
-        let directory = std::env::temp_dir().join(format!("berth-store-{}", UserId::random()));
-        let user = User {
-            generation: berth_types::RECORD_GENERATION,
-            id: UserId::random(),
-            label: "ann".into(),
-            created: Timestamp::now(),
-        };
-        let first = {
-            let store = Store::open(&directory).unwrap();
-            store.put_user(&user).await.unwrap();
-            store.take_uid(700_000).await.unwrap()
-        };
-        let store = Store::open(&directory).unwrap();
-        assert_eq!(store.users().unwrap(), std::slice::from_ref(&user));
-        assert_eq!(first, 700_000);
-        assert_eq!(store.take_uid(700_000).await.unwrap(), 700_001);
-        store.remove_user(&user.id).await.unwrap();
-        assert_eq!(store.users().unwrap(), []);
-        drop(store);
-        std::fs::remove_dir_all(directory).unwrap();
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn many_write_at_once_and_all_end() {
-        let directory = std::env::temp_dir().join(format!("berth-store-{}", UserId::random()));
-        let store = Store::open(&directory).unwrap();
-        let mut writers = tokio::task::JoinSet::new();
-        for _ in 0..64 {
-            let store = store.clone();
-            writers.spawn(async move {
-                for _ in 0..20 {
-                    store.take_uid(700_000).await.unwrap();
-                }
-            });
-        }
-        let all = async { while writers.join_next().await.is_some_and(|ended| ended.is_ok()) {} };
-        tokio::time::timeout(Duration::from_secs(60), all).await.expect("they wait for each other");
-        assert_eq!(store.take_uid(700_000).await.unwrap(), 700_000 + 64 * 20);
-        drop(store);
-        std::fs::remove_dir_all(directory).unwrap();
-    }
-}
+mod tests;

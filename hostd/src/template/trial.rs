@@ -24,6 +24,7 @@ pub async fn run(host: &Host, template: &Arc<Generation>) {
 }
 
 async fn copy(host: &Host, template: &Generation) -> Result<()> {
+    host.storage.admit(template.memory)?;
     let machine = Machine {
         id: MachineId::random(),
         uid: host.store.take_uid(host.config.host.uid_base).await?,
@@ -35,8 +36,8 @@ async fn copy(host: &Host, template: &Generation) -> Result<()> {
         fresh: true,
         ..blank(host)
     };
-    // Like the one that became the template, it has no record: whatever a crash
-    // leaves of it is undone at the next start.
+    // The store has no record of it, as of the one that became the template: whatever a
+    // crash leaves of it is undone at the next start.
     host.storage.make(&machine, None).await?;
     let tried = start(host, &machine, template).await;
     host.storage.remove(&machine.id).await?;

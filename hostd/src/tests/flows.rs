@@ -218,12 +218,12 @@ async fn another_users_machine_is_not_there() {
 async fn the_last_key_cannot_be_removed_and_a_taken_one_not_added() {
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
-    let fingerprint = "SHA256:ann".to_owned();
+    let fingerprint = key("ann").fingerprint;
     let refusal = world.ask(Request::KeyRemove { fingerprint: fingerprint.clone() }).await.unwrap_err();
     assert_eq!(refusal.code, Code::Conflict);
     world.host.registry.register("bob", key("bob")).await.unwrap();
     assert_eq!(world.ask(Request::KeyAdd { key: key("bob") }).await.unwrap_err().code, Code::Conflict);
     world.ask(Request::KeyAdd { key: key("second") }).await.unwrap();
     world.ask(Request::KeyRemove { fingerprint }).await.unwrap();
-    assert_eq!(world.host.registry.owner("SHA256:ann"), None);
+    assert_eq!(world.host.registry.owner(&key("ann").fingerprint), None);
 }

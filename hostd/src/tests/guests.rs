@@ -6,7 +6,7 @@ use crate::{
     net::{Link, Network, Networks, Taps},
 };
 use berth_guest_protocol::{
-    Answer, Control, HEADER, Kind, Opened, Opening, Reply, Vitals, decode, encode, parse_header,
+    Answer, Control, HEADER, Kind, Open, Opened, Opening, Reply, Vitals, decode, encode, parse_header,
 };
 use berth_hypervisor::{Exit, fake::Fake};
 use berth_types::MachineId;
@@ -117,6 +117,10 @@ impl Guests {
         }
         let opening: Opening = decode(&receive(&mut stream).await.1).unwrap();
         assert_eq!(opening.generation, berth_guest_protocol::GENERATION);
+        if matches!(opening.open, Open::Exec(_)) {
+            // It ran, said nothing, and the guest closed its stream.
+            return;
+        }
         let reply: Reply = Ok(Opened::Control);
         stream.write_all(&encode(Kind::Reply, &reply).unwrap()).await.unwrap();
         loop {

@@ -1,6 +1,6 @@
 //! What a killed hostd leaves, and what the next one makes of it.
 
-use super::{Scratch, World, named};
+use super::{Scratch, World, key, named};
 use berth_api::Request;
 use berth_types::State;
 
@@ -30,6 +30,41 @@ fn machines_outlive_hostd() {
         assert_eq!(world.host.ledger.usage(&world.user).machines, 2);
         world.ask(Request::Remove { names: vec![named("dev"), named("down")] }).await.unwrap();
     });
+}
+
+/// A hypervisor that its guest has taken over can leave its directory, not its control group.
+#[test]
+fn a_hypervisor_that_left_its_directory_is_found_by_its_control_group() {
+    if !has_cgroup2() {
+        println!("skipped: this host has no cgroup2");
+        return;
+    }
+    let scratch = Scratch::new();
+    let (kept, unowned) = life(async || {
+        let world = World::open(&scratch).await;
+        world.driver.wander();
+        let pid = |name: &str| world.machine(name).record().runtime.clone().unwrap().pid;
+        for name in ["kept", "unowned"] {
+            world.new_machine(name).await.unwrap();
+        }
+        // As after a removal whose kill did not succeed.
+        let id = world.machine("unowned").id().clone();
+        std::fs::remove_dir_all(world.host.storage.directory(&id)).unwrap();
+        world.host.store.remove_machine(&id).await.unwrap();
+        (pid("kept"), pid("unowned"))
+    });
+    life(async || {
+        let world = World::open(&scratch).await;
+        world.ask(Request::Attach { name: named("kept") }).await.unwrap();
+        assert_eq!(world.machine("kept").record().runtime.clone().unwrap().pid, kept, "the same process");
+        let state = std::fs::read_to_string(format!("/proc/{unowned}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "it still runs: {state}");
+        world.ask(Request::Remove { names: vec![named("kept")] }).await.unwrap();
+    });
+}
+
+fn has_cgroup2() -> bool {
+    std::fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| mounts.contains(" - cgroup2 "))
 }
 
 #[test]
@@ -119,7 +154,7 @@ fn a_lost_store_is_rebuilt_from_the_mirrors() {
     life(async || {
         let world = World::open(&scratch).await;
         assert_eq!(world.user, user);
-        assert_eq!(world.host.registry.owner("SHA256:ann"), Some(user));
+        assert_eq!(world.host.registry.owner(&key("ann").fingerprint), Some(user));
         assert_eq!(world.machine("dev").record().state, State::Stopped);
         world.ask(Request::Remove { names: vec![named("dev")] }).await.unwrap();
     });

@@ -1,11 +1,12 @@
 //! The record of what was done: written for every request, read back by verb.
 
 use super::Outcome;
-use crate::{error::Error, host::Host, storage::blocking};
+use crate::{error::Error, host::Host};
 use berth_api::{EgressChange, EgressTarget, Reply, Request};
-use berth_egress::audit::{Query, query};
-use berth_types::{AuditEvent, Code, MachineName, Refusal, Span, UserId};
+use berth_audit::{BusyReading, Query};
+use berth_types::{AuditEvent, Code, MachineName, Refusal, Span, UserId, text};
 use jiff::Timestamp;
+use std::net::IpAddr;
 
 /// An answer has to fit into one message.
 const MOST: u32 = 5_000;
@@ -22,7 +23,7 @@ pub struct Deed {
 /// `None`: it is asked by programs in the course of something else.
 pub fn deed(request: &Request) -> Option<Deed> {
     let with = |verb, machine: Option<&MachineName>, detail: String| {
-        let detail = detail.chars().filter(|c| !c.is_control()).take(DETAIL).collect();
+        let detail = text::plain(&detail, DETAIL);
         Some(Deed { verb, machine: machine.cloned(), detail })
     };
     let on = |verb, machine: &MachineName| with(verb, Some(machine), String::new());
@@ -30,8 +31,12 @@ pub fn deed(request: &Request) -> Option<Deed> {
     match request {
         Request::Knows { .. }
         | Request::Login { .. }
+        | Request::LoginFailed { .. }
+        | Request::Access { .. }
+        | Request::Standing { .. }
         | Request::Resolve { .. }
         | Request::Expect { .. }
+        | Request::Ready
         | Request::Status => None,
         Request::Attach { name } => on("attach", name),
         Request::AttachDefault => plain("attach"),
@@ -72,6 +77,7 @@ pub fn deed(request: &Request) -> Option<Deed> {
         Request::SecretSet { name, binding, machine, .. } => {
             with("secret set", machine.as_ref(), format!("{name} to {}", words(binding.to())))
         }
+        Request::Rekey => plain("secrets rekey"),
         Request::SecretList => plain("secret ls"),
         Request::SecretRemove { name } => with("secret rm", None, name.to_string()),
         Request::Egress { target, change } => {
@@ -88,6 +94,14 @@ pub fn deed(request: &Request) -> Option<Deed> {
         Request::UserAdd { label, key } => with("user add", None, format!("{label} {}", key.fingerprint)),
         Request::UserList => plain("user ls"),
         Request::UserRemove { user } => with("user rm", None, user.to_string()),
+        Request::LostList => plain("lost ls"),
+        Request::LostShow { entry } => with("lost show", None, entry.clone()),
+        Request::LostRestore { entry, user, name } => {
+            with("lost restore", name.as_ref(), format!("{entry} --user {user}"))
+        }
+        Request::LostRemove { entry } => with("lost rm", None, entry.clone()),
+        Request::UserLock { user, reason } => with("user lock", None, format!("{user} {reason}")),
+        Request::UserUnlock { user } => with("user unlock", None, user.to_string()),
         Request::Shutdown => plain("shutdown"),
     }
 }
@@ -118,13 +132,25 @@ pub async fn record(host: &Host, user: Option<&UserId>, deed: Option<Deed>, outc
     host.audit.record(AuditEvent::Verb { user: user.cloned(), verb, machine, detail, outcome }).await;
 }
 
-pub async fn record_login(host: &Host, fingerprint: String, answer: &Result<Reply, Refusal>) {
-    let fingerprint = fingerprint.chars().filter(|c| !c.is_control()).take(100).collect();
+pub async fn record_login(
+    host: &Host,
+    fingerprint: String,
+    address: IpAddr,
+    answer: &Result<Reply, Refusal>,
+) {
+    let fingerprint = text::plain(&fingerprint, 100);
     let event = match answer {
-        Ok(Reply::LoggedIn { user, registered }) => {
-            AuditEvent::Login { user: user.clone(), fingerprint, registered: *registered }
+        Ok(Reply::LoggedIn { user, registered, .. }) => AuditEvent::Login {
+            user: user.clone(),
+            fingerprint,
+            registered: *registered,
+            address: Some(address),
+        },
+        Ok(Reply::Barred(refusal)) | Err(refusal) => {
+            let reason = refusal.message.clone();
+            AuditEvent::Refused { fingerprint, address: Some(address), reason }
         }
-        _ => AuditEvent::Refused { fingerprint },
+        Ok(_) => return,
     };
     host.audit.record(event).await;
 }
@@ -144,10 +170,14 @@ pub async fn read(
     };
     let most = most.min(MOST) as usize;
     let wanted = Query { user: user.cloned(), machine, since, egress, most };
-    let directory = host.audit_directory();
-    host.audit.written().await;
-    let entries = blocking(move || query(&directory, &wanted).map_err(Error::from)).await?;
-    Ok(Reply::Audit(entries))
+    match host.audit.read(wanted).await {
+        Ok(entries) => Ok(Reply::Audit(entries)),
+        Err(BusyReading::Busy) => {
+            let message = "your audit log is being read already, as often as it may be at once";
+            Err(Refusal::new(Code::Limit, message, "wait for the others to end, then try again"))
+        }
+        Err(BusyReading::Failed(error)) => Err(Error::from(error).into()),
+    }
 }
 
 fn before(now: Timestamp, span: Span) -> Result<Timestamp, Refusal> {

@@ -1,19 +1,26 @@
 //! What machines may reach: shown, and changed at once.
 
+use super::new::NO_LABEL;
 use crate::{
     egress::{Scope, policy, summary},
     host::Host,
     machine::Policy,
+    net::own_addresses,
 };
-use berth_api::{EgressChange, EgressTarget, EgressView, Reply};
+use berth_api::{EgressChange, EgressTarget, EgressView, Ineffective, Reply};
 use berth_types::{
     Code, Machine, Refusal, UserId,
-    egress::{EgressPolicy, HostPattern},
+    egress::{self, EgressPolicy, Ground, HostPattern, Special},
+    is_label,
 };
 use std::sync::Arc;
 
 /// Rules of one policy; enough for anyone, few enough to look through.
 const MOST: usize = 500;
+/// Policies by label, and for all machines, that one user may have.
+const SCOPES: usize = 100;
+/// Rules of these together: each change writes all of them.
+const RULES: usize = 2000;
 
 pub async fn egress(
     host: &Arc<Host>,
@@ -21,35 +28,89 @@ pub async fn egress(
     target: EgressTarget,
     change: Option<EgressChange>,
 ) -> Result<Reply, Refusal> {
-    match &target {
-        EgressTarget::Machine(name) => {
-            let handle = host.fleet.find(user, name)?;
-            if let Some(change) = change {
-                let changed = changed(policy(host, &handle.record()), change)?;
-                handle.set(Policy::Egress(changed.map(Box::new))).await?;
-                host.apply(user, |machine| machine.id == *handle.id()).await;
-            }
-        }
-        EgressTarget::All => change_scope(host, user, &Scope::User, change).await?,
-        EgressTarget::Label { key, value } => {
-            change_scope(host, user, &Scope::Label(key.clone(), value.clone()), change).await?;
-        }
+    if let EgressTarget::Label { key, value } = &target
+        && !is_label(key, value)
+    {
+        return Err(Refusal::new(Code::Usage, NO_LABEL, "try --label team=web"));
+    }
+    if let Some(change) = change {
+        check(&change, &ground(host))?;
+        apply(host, user, &target, change).await?;
     }
     view(host, user, target).map(|view| Reply::Egress(Box::new(view)))
 }
 
-async fn change_scope(
+/// One change of a user's at a time, until it is written; then the bridge is told.
+async fn apply(
     host: &Arc<Host>,
     user: &UserId,
-    scope: &Scope,
-    change: Option<EgressChange>,
+    target: &EgressTarget,
+    change: EgressChange,
 ) -> Result<(), Refusal> {
-    let Some(change) = change else { return Ok(()) };
-    let now = host.policies.get(user, scope).unwrap_or_else(|| installation(host));
+    let turn = host.policies.turn(user);
+    let one_at_a_time = turn.lock().await;
+    let scope = match target {
+        EgressTarget::Machine(name) => {
+            let handle = host.fleet.find(user, name)?;
+            let changed = changed(policy(host, &handle.record()), change)?;
+            handle.set(Policy::Egress(changed.map(Box::new))).await?;
+            drop(one_at_a_time);
+            host.apply(user, |machine| machine.id == *handle.id()).await;
+            return Ok(());
+        }
+        EgressTarget::All => Scope::User,
+        EgressTarget::Label { key, value } => Scope::Label(key.clone(), value.clone()),
+    };
+    let now = host.policies.get(user, &scope).unwrap_or_else(|| installation(host));
     let changed = changed(now, change)?;
-    host.policies.set(user, scope, changed).await?;
+    if let Some(policy) = &changed {
+        let (scopes, rules) = host.policies.beside(user, &scope);
+        if scopes >= SCOPES || rules + policy.rules() > RULES {
+            let message = format!("you have at most {SCOPES} policies by label, with {RULES} rules in all");
+            return Err(Refusal::new(
+                Code::Limit,
+                message,
+                "take some away with 'egress --label K=V default'",
+            ));
+        }
+    }
+    host.policies.set(user, &scope, changed).await?;
+    drop(one_at_a_time);
     host.apply(user, |machine: &Machine| machine.egress.is_none()).await;
     Ok(())
+}
+
+/// What no user decides, as it is now.
+fn ground(host: &Host) -> Ground {
+    let own = own_addresses().unwrap_or_else(|error| {
+        // The bridge knows them too, and refuses them whatever was allowed.
+        tracing::warn!(%error, "the host's own addresses cannot be listed");
+        Vec::new()
+    });
+    Ground { own, private: host.config.egress.allow_private.clone() }
+}
+
+/// Why a rule that allows this would have no effect, if it would have none.
+fn forbidden(rule: &HostPattern, ground: &Ground) -> Option<Special> {
+    match rule.host {
+        egress::Host::Network(network) => ground.forbids(network),
+        egress::Host::Name(_) | egress::Host::Below(_) => None,
+    }
+}
+
+/// A rule is not taken that would look as if it allowed what nothing can.
+fn check(change: &EgressChange, ground: &Ground) -> Result<(), Refusal> {
+    let EgressChange::Allow(rules) = change else { return Ok(()) };
+    let Some((rule, special)) = rules.iter().find_map(|rule| Some((rule, forbidden(rule, ground)?))) else {
+        return Ok(());
+    };
+    let message = format!("{rule} is never reached: it is {}", special.as_str());
+    let hint = if special.is_private() {
+        "the operator can leave its network to users: egress.allow_private"
+    } else {
+        "no rule opens the host itself, loopback, link-local or reserved addresses"
+    };
+    Err(Refusal::new(Code::NotAllowed, message, hint))
 }
 
 fn installation(host: &Host) -> EgressPolicy {
@@ -86,7 +147,7 @@ fn changed(mut policy: EgressPolicy, change: EgressChange) -> Result<Option<Egre
             }
         }
     }
-    if policy.allow.len() + policy.deny.len() + policy.passthrough.len() > MOST {
+    if policy.rules() > MOST {
         let message = format!("a policy has at most {MOST} rules");
         return Err(Refusal::new(
             Code::Limit,
@@ -125,7 +186,13 @@ fn view(host: &Host, user: &UserId, target: EgressTarget) -> Result<EgressView, 
         }
     };
     let (reaches, never) = (summary(&policy), host.config.egress.deny.clone());
-    Ok(EgressView { target, from, policy, reaches, never, secrets })
+    let ground = ground(host);
+    let ineffective = policy.allow.iter().filter_map(|rule| {
+        let why = forbidden(rule, &ground)?.as_str().to_owned();
+        Some(Ineffective { rule: rule.clone(), why })
+    });
+    let ineffective = ineffective.collect();
+    Ok(EgressView { target, from, policy, reaches, never, ineffective, secrets })
 }
 
 #[cfg(test)]

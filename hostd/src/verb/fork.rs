@@ -1,7 +1,7 @@
 //! Live copies: one capture, any number of children.
 
 use super::{Progress, new};
-use crate::{host::Host, machine::Handle};
+use crate::{host::Host, machine::Handle, quota};
 use berth_api::Reply;
 use berth_types::{Code, DEFAULT_MACHINE, MachineId, MachineName, Refusal, UserId, Why};
 use std::sync::Arc;
@@ -28,6 +28,7 @@ pub async fn fork(
     let record = source.record();
     let more = u32::try_from(names.len()).unwrap_or(u32::MAX);
     host.ledger.check_machines(user, more, record.disk)?;
+    quota::admit_points(host, user)?;
     // 2. One capture, held until every child has its own hold on it.
     progress.say(format!("capturing {}", record.name));
     let generation = source.capture(Why::Fork, names.len()).await?;
@@ -50,7 +51,8 @@ pub async fn fork(
         refused = start(&children).await.err();
     }
     if refused.is_none() {
-        refused = host.storage.sync_directories().await.err().map(Refusal::from);
+        let durable = tokio::try_join!(host.storage.sync_directories(), host.store.sync());
+        refused = durable.err().map(Refusal::from);
     }
     if let Some(refusal) = refused {
         for child in children {

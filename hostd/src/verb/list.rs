@@ -20,9 +20,9 @@ pub async fn info(host: &Host, user: &UserId, name: &MachineName) -> Result<Repl
     Ok(Reply::Machine(Box::new(view)))
 }
 
-pub fn console(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
+pub async fn console(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
     let handle = host.fleet.find(user, name)?;
-    Ok(Reply::Console(host.storage.console(handle.id(), CONSOLE)))
+    Ok(Reply::Console(host.storage.console(handle.id(), CONSOLE).await))
 }
 
 pub fn whoami(host: &Host, user: &UserId) -> Result<Reply, Refusal> {

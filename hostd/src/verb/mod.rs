@@ -7,8 +7,10 @@ mod fork;
 mod key;
 mod list;
 mod login;
+mod lost;
 mod new;
 mod operator;
+mod ready;
 mod remove;
 mod rest;
 mod secret;
@@ -16,7 +18,7 @@ mod snapshot;
 mod upgrade;
 
 use crate::{host::Host, machine::Policy};
-use berth_api::{Reply, Request};
+use berth_api::{Reply, Request, Session};
 use berth_types::{Code, MachineName, Refusal, UserId};
 use std::{os::fd::OwnedFd, sync::Arc};
 use tokio::sync::mpsc::UnboundedSender;
@@ -42,28 +44,35 @@ impl Progress {
 pub async fn for_gateway(host: &Arc<Host>, request: Request) -> Outcome {
     match request {
         Request::Knows { fingerprint } => plain(Reply::Knows(login::knows(host, &fingerprint))),
-        Request::Login { key } => {
+        Request::Login { key, address } => {
             let fingerprint = key.fingerprint.clone();
-            let answer = login::login(host, key).await;
-            audit::record_login(host, fingerprint, &answer).await;
+            let answer = login::login(host, key, address).await;
+            audit::record_login(host, fingerprint, address, &answer).await;
             answer.and_then(plain)
         }
+        Request::LoginFailed { address, fingerprint, reason } => {
+            plain(login::failed(host, address, fingerprint, reason).await)
+        }
+        Request::Ready => plain(ready::ready()?),
+        Request::Access { seen } => plain(login::access(host, seen).await),
+        Request::Standing { sessions } => plain(login::standing(host, &sessions)),
         _ => Err(not_yours()),
     }
 }
 
 /// What a user asks.
-pub async fn for_user(host: &Arc<Host>, user: &UserId, request: Request, progress: &Progress) -> Outcome {
+pub async fn for_user(host: &Arc<Host>, session: &Session, request: Request, progress: &Progress) -> Outcome {
     let deed = audit::deed(&request);
-    let outcome = serve_user(host, user, request, progress).await;
-    audit::record(host, Some(user), deed, &outcome).await;
+    let outcome = match host.registry.standing(session) {
+        Ok(()) => serve_user(host, session, request, progress).await,
+        Err(refusal) => Err(refusal),
+    };
+    audit::record(host, Some(&session.user), deed, &outcome).await;
     outcome
 }
 
-async fn serve_user(host: &Arc<Host>, user: &UserId, request: Request, progress: &Progress) -> Outcome {
-    if host.registry.user(user).is_none() {
-        return Err(Refusal::new(Code::NotAllowed, "you are not registered any more", "ask the operator"));
-    }
+async fn serve_user(host: &Arc<Host>, session: &Session, request: Request, progress: &Progress) -> Outcome {
+    let user = &session.user;
     match request {
         Request::Resolve { login } => plain(Reply::Resolved(attach::resolve(host, user, &login))),
         Request::Expect { login } => plain(Reply::Resolved(attach::expect(host, user, &login))),
@@ -72,7 +81,7 @@ async fn serve_user(host: &Arc<Host>, user: &UserId, request: Request, progress:
         Request::New { spec } => new::new(host, user, spec, progress).await.and_then(plain),
         Request::List => plain(Reply::Machines(list::list(host, user))),
         Request::Info { name } => list::info(host, user, &name).await.and_then(plain),
-        Request::Console { name } => list::console(host, user, &name).and_then(plain),
+        Request::Console { name } => list::console(host, user, &name).await.and_then(plain),
         Request::Remove { names } => remove::remove(host, user, names, progress).await.and_then(plain),
         Request::Sleep { name } => {
             progress.say(format!("putting {name} to sleep"));
@@ -129,7 +138,7 @@ async fn serve_user(host: &Arc<Host>, user: &UserId, request: Request, progress:
             host.apply(user, |machine| machine.name == new).await;
             view(host, user, &new)
         }
-        Request::KeyAdd { key } => key::add(host, user, key).await.and_then(plain),
+        Request::KeyAdd { key } => key::add(host, session, key).await.and_then(plain),
         Request::KeyList => plain(Reply::Keys(host.registry.keys(user))),
         Request::KeyRemove { fingerprint } => {
             let key = host.registry.remove_key(user, &fingerprint).await?;
@@ -164,13 +173,23 @@ async fn serve_operator(host: &Arc<Host>, request: Request, progress: &Progress)
         Request::UserAdd { label, key } => operator::user_add(host, &label, key).await.and_then(plain),
         Request::UserList => plain(Reply::Users(operator::users(host))),
         Request::UserRemove { user } => operator::user_remove(host, &user).await.and_then(plain),
+        Request::UserLock { user, reason } => operator::user_lock(host, &user, &reason).await.and_then(plain),
+        Request::UserUnlock { user } => operator::user_unlock(host, &user).await.and_then(plain),
         Request::Status => operator::status(host).and_then(plain),
+        Request::Ready => plain(ready::ready()?),
+        Request::LostList => plain(lost::list(host)),
+        Request::LostShow { entry } => lost::show(host, &entry).and_then(plain),
+        Request::LostRestore { entry, user, name } => {
+            lost::restore(host, &entry, &user, name).await.and_then(plain)
+        }
+        Request::LostRemove { entry } => lost::remove(host, &entry).and_then(plain),
         Request::UpgradeCheck { driver, version } => {
             plain(Reply::Stranded(upgrade::stranded(host, &driver, &version)))
         }
         Request::Audit { machine, since, egress, most } => {
             audit::read(host, None, machine, since, egress, most).await.and_then(plain)
         }
+        Request::Rekey => operator::rekey(host, progress).await.and_then(plain),
         Request::Shutdown => operator::shutdown(host, progress).await.and_then(plain),
         _ => Err(not_yours()),
     }

@@ -6,19 +6,21 @@ use crate::{
     fault,
     host::Host,
     machine::{self, Beginning, Handle},
+    quota,
     storage::ImageFiles,
     template,
 };
 use berth_api::Reply;
 use berth_types::{
     ByteSize, Code, Generation, Labels, Machine, MachineId, MachineName, MachineSpec, Parent, Refusal, Size,
-    Span, State, UserId, egress::EgressPolicy,
+    Span, State, UserId, egress::EgressPolicy, is_label,
 };
 use jiff::Timestamp;
 use std::sync::Arc;
 
 const LEAST_MEMORY: ByteSize = ByteSize::mib(128);
 const LABELS_MAX: usize = 32;
+pub const NO_LABEL: &str = "a label is key=value, at most 256 bytes of plain text";
 /// Forks of forks whose ancestors' own secrets are still theirs.
 const LINEAGE_MAX: usize = 100;
 
@@ -56,7 +58,7 @@ pub async fn take_back(handle: &Handle) {
 pub async fn make(host: &Arc<Host>, user: &UserId, spec: MachineSpec) -> Result<Handle, Refusal> {
     let mut machine = plan(host, user, spec)?;
     let image = host.storage.image(&machine.image).ok_or_else(|| machine::missing_image(&machine.image))?;
-    match template::find(host, &machine) {
+    match template::use_one(host, &machine) {
         Some(template) => {
             machine.sleeps_in = Some(template.id.clone());
             machine.state = State::Asleep;
@@ -125,6 +127,7 @@ async fn create(
     let owner = machine.owner.clone();
     // 1. There is room.
     host.storage.admit(machine.memory)?;
+    quota::admit_points(host, &owner)?;
     // 2. The name and the quota are ours; each is given back if a later step fails.
     host.fleet.reserve(&owner, &machine.name, &machine.id)?;
     if let Err(refusal) = host.ledger.admit_machine(&owner, machine.disk) {
@@ -146,7 +149,7 @@ async fn create(
         host.storage.sync_directories().await?;
         host.store.put_machine(&machine).await?;
         host.storage.publish(&machine.id).await?;
-        host.storage.sync_directories().await
+        tokio::try_join!(host.storage.sync_directories(), host.store.sync()).map(drop)
     };
     if let Err(error) = made.await {
         undo(host, &machine).await;
@@ -165,10 +168,12 @@ fn expiry(now: Timestamp, ttl: Option<Span>) -> Option<Timestamp> {
 
 async fn undo(host: &Host, machine: &Machine) {
     let undone: Result<(), Error> = async {
-        host.store.remove_machine(&machine.id).await?;
-        host.storage.remove(&machine.id).await
+        host.storage.remove(&machine.id).await?;
+        host.storage.sync_directories().await?;
+        host.store.remove_machine(&machine.id).await
     }
     .await;
+    // A record without files that has never been up is undone by the next start.
     if let Err(error) = undone {
         tracing::error!(machine = %machine.id, error = error.chain(), "cannot undo a half-made machine");
     }
@@ -220,6 +225,9 @@ fn plan(host: &Host, user: &UserId, spec: MachineSpec) -> Result<Machine, Refusa
             format!("a machine has at most {LABELS_MAX} labels"),
             "leave some out",
         ));
+    }
+    if !spec.labels.iter().all(|(key, value)| is_label(key, value)) {
+        return Err(Refusal::new(Code::Usage, NO_LABEL, "try --label team=web"));
     }
     let size = Size {
         cpus,

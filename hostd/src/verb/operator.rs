@@ -3,7 +3,8 @@
 use super::{Progress, key};
 use crate::{host::Host, machine::Handle};
 use berth_api::{Reply, Status, UserView};
-use berth_types::{Code, Refusal, SshKey, State, User, UserId};
+use berth_types::{Code, Lock, Refusal, SshKey, State, User, UserId};
+use jiff::Timestamp;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -34,6 +35,18 @@ pub async fn user_remove(host: &Host, user: &UserId) -> Result<Reply, Refusal> {
     Ok(Reply::Done)
 }
 
+/// The gateway ends the user's connections when it hears of it.
+pub async fn user_lock(host: &Host, user: &UserId, reason: &str) -> Result<Reply, Refusal> {
+    let reason = berth_types::text::plain(reason, 200);
+    let user = host.registry.set_lock(user, Some(Lock { reason, since: Timestamp::now() })).await?;
+    tracing::warn!(user = %user.id, "locked");
+    Ok(Reply::User(view(host, user)))
+}
+
+pub async fn user_unlock(host: &Host, user: &UserId) -> Result<Reply, Refusal> {
+    Ok(Reply::User(view(host, host.registry.set_lock(user, None).await?)))
+}
+
 pub fn status(host: &Host) -> Result<Reply, Refusal> {
     let machines = host.fleet.all();
     let running = machines.iter().filter(|handle| handle.record().state == State::Running).count();
@@ -49,6 +62,12 @@ pub fn status(host: &Host) -> Result<Reply, Refusal> {
         pool_free: space.free,
         pool_size: space.size,
     }))
+}
+
+pub async fn rekey(host: &Host, progress: &Progress) -> Result<Reply, Refusal> {
+    let count = host.vault.rekey().await?;
+    progress.say(format!("{count} secrets are sealed under a new master key"));
+    Ok(Reply::Done)
 }
 
 /// Puts every machine to rest. hostd ends when the answer has left.
@@ -94,5 +113,6 @@ fn view(host: &Host, user: User) -> UserView {
         user: user.id,
         label: user.label,
         created: user.created,
+        locked: user.locked.map(|lock| lock.reason),
     }
 }

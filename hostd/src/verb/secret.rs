@@ -4,7 +4,7 @@ use crate::host::Host;
 use berth_api::{Reply, SecretView};
 use berth_types::{
     Code, MachineName, Refusal, UserId,
-    egress::{Binding, Projection, SecretName, SecretValue},
+    egress::{self, Binding, HostPattern, Projection, SecretName, SecretValue},
 };
 use std::sync::Arc;
 
@@ -25,6 +25,15 @@ pub async fn set(
         let hint = "a placeholder is in machines' environment: use a-z, A-Z, 0-9 and '_'";
         return Err(Refusal::new(Code::Usage, message, hint));
     }
+    if let Some(wide) = binding.to().iter().find(|pattern| is_anybodys(pattern)) {
+        let message =
+            format!("{wide} would include hosts of anybody: names below {} are given out", parent(wide));
+        return Err(Refusal::new(
+            Code::Usage,
+            message,
+            "name the host itself, or *.NAME below a domain of your own",
+        ));
+    }
     let only = match machine {
         Some(name) => Some(host.fleet.find(user, &name)?.id().clone()),
         None => None,
@@ -34,6 +43,22 @@ pub async fn set(
     host.apply(user, |_| true).await;
     host.equip(user).await;
     find(host, user, &name)
+}
+
+/// Is it a wildcard directly below a public suffix, such as *.co.uk or *.s3.amazonaws.com,
+/// where whoever asks is given a name?
+fn is_anybodys(pattern: &HostPattern) -> bool {
+    match &pattern.host {
+        egress::Host::Below(parent) => psl::suffix_str(parent.as_str()) == Some(parent.as_str()),
+        egress::Host::Name(_) | egress::Host::Network(_) => false,
+    }
+}
+
+fn parent(pattern: &HostPattern) -> &str {
+    match &pattern.host {
+        egress::Host::Name(name) | egress::Host::Below(name) => name.as_str(),
+        egress::Host::Network(_) => "",
+    }
 }
 
 pub fn list(host: &Host, user: &UserId) -> Vec<SecretView> {
@@ -79,5 +104,30 @@ fn form(projection: &Projection) -> String {
         Projection::Placeholder => "placeholder".to_owned(),
         Projection::Ssh { user: Some(user), .. } => format!("ssh {user}"),
         Projection::Ssh { user: None, .. } => "ssh".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_below_a_public_suffix_is_anybodys() {
+        for (pattern, wide) in [
+            ("*.co.uk", true),
+            ("*.s3.amazonaws.com", true),
+            ("*.execute-api.eu-west-1.amazonaws.com:443", true),
+            ("*.github.io", true),
+            ("*.workers.dev", true),
+            ("*.anything.ck", true),
+            ("*.example.com", false),
+            ("*.example.co.uk", false),
+            ("*.corp.example", false),
+            ("*.git.internal", false),
+            ("mine.s3.amazonaws.com", false),
+            ("mine.co.uk", false),
+        ] {
+            assert_eq!(is_anybodys(&pattern.parse().unwrap()), wide, "{pattern}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Points in time by name.
 
 use super::{Progress, new};
-use crate::host::Host;
+use crate::{host::Host, quota};
 use berth_api::{PointView, Reply};
 use berth_types::{Code, Generation, Label, MachineName, Point, Refusal, Span, UserId, Why};
 use jiff::Timestamp;
@@ -31,9 +31,13 @@ pub async fn snapshot(
             format!("remove one with 'snapshot rm {name} LABEL'"),
         ));
     }
+    quota::admit_points(host, user)?;
     progress.say(format!("capturing {name}"));
     let generation = handle.capture(Why::Snapshot(label.clone()), 1).await?;
+    // What is acknowledged outlives a power failure.
+    let durable = host.archive.sync(&generation.id).await;
     host.archive.release(&generation.id).await;
+    durable?;
     Ok(Reply::Point(view(host, &generation, label.to_string()).await?))
 }
 

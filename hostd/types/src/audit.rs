@@ -7,6 +7,7 @@
 use crate::{MachineId, MachineName, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {
@@ -29,9 +30,30 @@ pub enum AuditEvent {
     /// So many events could not be written: the disk was full, most likely.
     Lost { events: u64 },
     /// Somebody's key was accepted.
-    Login { user: UserId, fingerprint: String, registered: bool },
-    /// A key was refused.
-    Refused { fingerprint: String },
+    Login {
+        user: UserId,
+        fingerprint: String,
+        registered: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<IpAddr>,
+    },
+    /// A login failed or was refused.
+    Refused {
+        /// Empty: no key was offered.
+        fingerprint: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<IpAddr>,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+    },
+    /// So many further events of one kind were not written one by one: there were too
+    /// many within a minute.
+    Counted {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<UserId>,
+        verb: String,
+        events: u64,
+    },
     /// Something was asked for, with what came of it: `done` or a refusal's code.
     Verb {
         /// Absent for the operator.
@@ -58,7 +80,8 @@ pub enum AuditEvent {
     Checkpoint {
         /// The oldest file that was kept then.
         oldest: u64,
-        /// Of ed25519, in hexadecimal, over the sequence number, `prev` and `oldest`.
+        /// Of ed25519, in hexadecimal, over the log's name, the sequence number, `prev`,
+        /// `oldest` and the time.
         signature: String,
     },
 }
@@ -70,6 +93,9 @@ pub struct EgressEntry {
     pub machine_id: MachineId,
     /// By name where one is known.
     pub host: String,
+    /// What the machine called it, where the host knows the address by another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<std::net::IpAddr>,
     pub port: u16,
@@ -82,6 +108,14 @@ pub struct EgressEntry {
     pub reason: String,
     pub up: u64,
     pub down: u64,
+    /// How many decisions this line stands for, where they were too many for a line each.
+    /// 0: this one alone.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub times: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl AuditEvent {
@@ -89,7 +123,7 @@ impl AuditEvent {
     pub fn user(&self) -> Option<&UserId> {
         match self {
             Self::Login { user, .. } | Self::Machine { user, .. } => Some(user),
-            Self::Verb { user, .. } => user.as_ref(),
+            Self::Verb { user, .. } | Self::Counted { user, .. } => user.as_ref(),
             Self::Egress(entry) => Some(&entry.user),
             Self::Started { .. }
             | Self::Recovered { .. }

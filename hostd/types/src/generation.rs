@@ -1,6 +1,6 @@
 //! Generations: frozen points in time of a machine's memory, devices and disk.
 
-use crate::{ByteSize, GenerationId, MachineId, MachineName, UserId};
+use crate::{BootId, ByteSize, GenerationId, MachineId, MachineName, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -27,6 +27,9 @@ pub struct Generation {
     pub driver_version: String,
     pub state_size: u64,
     pub state_sha256: String,
+    /// The host's boot in which it was frozen. `None`: an earlier version did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<BootId>,
 }
 
 /// Why it was kept, which decides how long it is.

@@ -4,29 +4,36 @@
 //! every other crate can depend on it without dragging anything along.
 
 mod audit;
+mod boot;
 pub mod egress;
 mod generation;
 mod id;
+mod lost;
 mod machine;
 mod name;
 mod policy;
 mod refusal;
 mod size;
+mod source;
 mod span;
 mod state;
+pub mod text;
 mod user;
 
 pub use audit::{AuditEntry, AuditEvent, EgressEntry};
+pub use boot::{BootId, InvalidBootId};
 pub use generation::{Generation, InvalidLabel, Label, Point, Why};
 pub use id::{GenerationId, IdError, MachineId, UserId};
-pub use machine::{DEFAULT_MACHINE, Failure, Labels, Machine, MachineSpec, Parent, Runtime, Size};
+pub use lost::LostKind;
+pub use machine::{DEFAULT_MACHINE, Failure, Labels, Machine, MachineSpec, Parent, Runtime, Size, is_label};
 pub use name::{InvalidName, MachineName, RESERVED};
 pub use policy::{Activity, IdlePolicy, Schedule};
 pub use refusal::{Code, Refusal};
 pub use size::{ByteSize, InvalidSize};
+pub use source::source;
 pub use span::{InvalidSpan, Span};
 pub use state::{Event, State, next};
-pub use user::{Quota, SshKey, User};
+pub use user::{Lock, Quota, SshKey, User};
 
 /// The generation of the records that hostd writes to disk.
 pub const RECORD_GENERATION: u16 = 1;

@@ -1,8 +1,8 @@
 //! A machine's record: what the store keeps and `machine.json` mirrors.
 
 use crate::{
-    ByteSize, GenerationId, IdlePolicy, MachineId, MachineName, RECORD_GENERATION, Schedule, Span, State,
-    UserId, egress::EgressPolicy,
+    BootId, ByteSize, GenerationId, IdlePolicy, MachineId, MachineName, RECORD_GENERATION, Schedule, Span,
+    State, UserId, egress::EgressPolicy,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,15 @@ use std::collections::BTreeMap;
 pub const DEFAULT_MACHINE: &str = "main";
 
 pub type Labels = BTreeMap<String, String>;
+
+/// As `key=value` a label has at most so many bytes.
+const LABEL_MAX: usize = 256;
+
+/// Can a machine have this label, and a policy go by it?
+pub fn is_label(key: &str, value: &str) -> bool {
+    let plain = |text: &str| !text.chars().any(char::is_control);
+    !key.is_empty() && !key.contains('=') && plain(key) && plain(value) && key.len() + value.len() < LABEL_MAX
+}
 
 /// What a user may choose of a machine, before anything is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +88,13 @@ pub struct Machine {
     /// Cut off from every secret but those set for it alone.
     #[serde(default)]
     pub no_secrets: bool,
+    /// It is booted to become a template, or to try one: it is no user's, and a start of
+    /// the service undoes it.
+    #[serde(default)]
+    pub template: bool,
+    /// What it woke from last: its disk is made of that one's.
+    #[serde(default)]
+    pub woke_from: Option<GenerationId>,
 }
 
 /// What a machine has of the host.
@@ -127,6 +143,8 @@ impl Machine {
             egress: None,
             lineage: Vec::new(),
             no_secrets: false,
+            template: false,
+            woke_from: None,
         }
     }
 }
@@ -155,4 +173,8 @@ pub struct Runtime {
     pub netns: String,
     pub driver: String,
     pub since: Timestamp,
+    /// The host's boot, without which neither the pid nor what was only in the host's memory
+    /// means anything. `None`: an earlier version did not say.
+    #[serde(default)]
+    pub boot: Option<BootId>,
 }

@@ -3,6 +3,7 @@
 use crate::{ByteSize, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
@@ -12,6 +13,16 @@ pub struct User {
     /// read, never to decide by.
     pub label: String,
     pub created: Timestamp,
+    /// The operator has shut the user out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked: Option<Lock>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// For the user to read; may be empty.
+    pub reason: String,
+    pub since: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +33,24 @@ pub struct SshKey {
     pub public: String,
     pub comment: String,
     pub added: Timestamp,
+    /// The fingerprint of the key that added this one. Absent: the operator did,
+    /// or it came with the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added_by: Option<String>,
+    /// From which address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added_from: Option<IpAddr>,
+    /// When the holder of this key was last told of keys that others added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Timestamp>,
+}
+
+impl SshKey {
+    /// A key that is not added yet.
+    pub fn new(fingerprint: String, public: String, comment: String) -> Self {
+        let added = Timestamp::now();
+        Self { fingerprint, public, comment, added, added_by: None, added_from: None, told: None }
+    }
 }
 
 /// What one user may have at most.
@@ -30,4 +59,13 @@ pub struct Quota {
     pub machines: u32,
     pub memory: ByteSize,
     pub disk: ByteSize,
+    /// Snapshots and earlier sleeps, as if they shared nothing.
+    #[serde(default = "Quota::default_points")]
+    pub points: ByteSize,
+}
+
+impl Quota {
+    const fn default_points() -> ByteSize {
+        ByteSize::gib(400)
+    }
 }

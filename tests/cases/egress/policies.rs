@@ -45,14 +45,32 @@ fn rules_count_at_once(context: &Context) -> Result<()> {
     egress("allow elsewhere.upstream.example")?;
     egress("allowlist")?;
     ensure!(reaches(&caged, here)? && !reaches(&caged, there)?, "an allowlist that lets everything pass");
+    // Another name at the address of the one that is allowed.
+    for (scheme, port) in [("https", 443), ("http", 80)] {
+        let at = format!("plain.upstream.example:{port}:elsewhere.upstream.example:{port}");
+        let foreign = format!("-k --connect-to {at} {scheme}://plain.upstream.example/x");
+        ensure!(!reaches(&caged, &foreign)?, "a name that is not allowed was reached over {scheme}");
+        let words = [("verdict", "refused"), ("claimed", "plain.upstream.example")];
+        world.logged("caged", &words, "elsewhere.upstream.example", Some(port))?;
+    }
     egress("closed")?;
     ensure!(!reaches(&caged, here)? && !reaches(&caged, there)?, "closed, and reached");
     let info = json(&world.account, "info caged")?;
     ensure!(info.pointer("/network/egress").is_some_and(|words| words == "nothing"), "{info}");
-    // Private addresses only by address, and never what the operator forbids.
     egress("default")?;
-    world.account.verb("egress caged allow 127.0.0.1 169.254.0.0/16")?.ok()?;
-    ensure!(!reaches(&caged, "http://127.0.0.1.nip.example/")?, "a name that nobody resolves");
+    // No rule opens the host: not its addresses, nor by a network that they are in.
+    let own = world.upstream.address(1).to_string();
+    for never in ["127.0.0.1", "0.0.0.0", "169.254.0.0/16", &own] {
+        let refused = world.account.verb(&format!("egress caged allow {never}"))?;
+        ensure!(refused.status == 4, "{never} was allowed: {}", refused.report());
+        ensure!(refused.errors().contains("is never reached"), "{}", refused.report());
+    }
+    egress("allow 203.0.113.0/24")?;
+    let port = world.account.endpoint().address.port();
+    let heard = caged.line(&format!("timeout 8 nc -d -w 5 {own} {port} 2>/dev/null | wc -c"))?;
+    ensure!(heard == "0", "the host's own gateway answered a machine");
+    let words = [("verdict", "refused"), ("rule", "an address of the host")];
+    world.logged("caged", &words, &own, Some(port))?;
     ensure!(!reaches(&caged, "http://loop.upstream.example/")?, "the host's loopback");
     egress("default")?;
     // By label: machines without a policy of their own.

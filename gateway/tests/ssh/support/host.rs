@@ -1,12 +1,15 @@
 //! A hostd that remembers users and machines and starts nothing.
 
 use berth_api::{
-    Call, Caller, Connection, Identity, MachineView, Message, NetworkView, Reply, Request, Resolved, Usage,
+    Call, Caller, Connection, Identity, KeyNotice, MachineView, Message, NetworkView, Reply, Request,
+    Resolved, Session, Usage,
 };
+use berth_guest_protocol::{Kind, Opened, Reply as GuestReply, encode};
 use berth_types::{
     ByteSize, Code, DEFAULT_MACHINE, MachineId, MachineName, Quota, Refusal, SshKey, State, UserId,
 };
 use jiff::Timestamp;
+use nix::sys::socket::{setsockopt, sockopt};
 use std::{
     collections::{BTreeMap, HashMap},
     io::Write,
@@ -16,14 +19,19 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tokio::{net::UnixListener, runtime::Runtime};
+use tokio::{net::UnixListener, runtime::Runtime, sync::watch};
 
 /// A machine of this name takes its time to start.
 pub const SLOW: &str = "slow";
 /// One of this name answers with noise.
 pub const NOISY: &str = "noisy";
+/// One of this name starts every command, and reads nothing of what is sent to it.
+pub const STUCK: &str = "stuck";
 /// One of this name ends every stream at once.
 pub const MUTE: &str = "mute";
+
+/// What only this hostd answers.
+pub const WORD: &str = "the word of this hostd";
 
 pub struct Host {
     state: Arc<Mutex<World>>,
@@ -38,6 +46,14 @@ struct World {
     machines: BTreeMap<(UserId, MachineName), MachineView>,
     /// Logins that were announced.
     expected: Vec<String>,
+    /// Logins that the gateway says have failed.
+    failed: Vec<String>,
+    access: watch::Sender<u64>,
+    locked: Option<UserId>,
+    /// The far ends of streams into machines that read nothing.
+    stuck: Vec<TcpStream>,
+    /// Every login is told of a key that was added.
+    pub warned: bool,
 }
 
 type Answer = Result<(Reply, Option<OwnedFd>), Refusal>;
@@ -50,6 +66,11 @@ impl Host {
             keys: Vec::new(),
             machines: BTreeMap::new(),
             expected: Vec::new(),
+            failed: Vec::new(),
+            access: watch::channel(1).0,
+            locked: None,
+            stuck: Vec::new(),
+            warned: false,
         }));
         let runtime = Runtime::new().unwrap();
         let listener = {
@@ -73,8 +94,30 @@ impl Host {
         }
     }
 
+    pub fn users(&self) -> usize {
+        self.state.lock().unwrap().users.len()
+    }
+
     pub fn machines(&self) -> usize {
         self.state.lock().unwrap().machines.len()
+    }
+
+    /// What was said of logins that failed.
+    pub fn failures(&self) -> Vec<String> {
+        self.state.lock().unwrap().failed.clone()
+    }
+
+    /// From now on every login is told of a key that was added.
+    pub fn warn(&self) {
+        self.state.lock().unwrap().warned = true;
+    }
+
+    /// Locks the user that a key is of.
+    pub fn lock(&self, fingerprint: &str) {
+        let mut world = self.state.lock().unwrap();
+        world.locked = world.users.get(fingerprint).cloned();
+        assert!(world.locked.is_some());
+        world.access.send_modify(|version| *version += 1);
     }
 
     pub fn expects(&self, login: &str) -> bool {
@@ -90,6 +133,10 @@ async fn serve(mut connection: Connection, state: Arc<Mutex<World>>) {
                 tokio::time::sleep(Duration::from_millis(400)).await;
             }
         }
+        if let Request::Access { seen } = &call.request {
+            let mut access = state.lock().unwrap().access.subscribe();
+            let _ = access.wait_for(|version| Some(*version) != *seen).await;
+        }
         let answer = state.lock().unwrap().answer(call);
         let (result, descriptor) = match answer {
             Ok((reply, descriptor)) => (Ok(reply), descriptor),
@@ -104,10 +151,14 @@ async fn serve(mut connection: Connection, state: Arc<Mutex<World>>) {
 
 impl World {
     fn answer(&mut self, call: Call) -> Answer {
-        let user = match call.caller {
-            Caller::User(user) => user,
+        let session = match call.caller {
+            Caller::User(session) => session,
             _ => return self.before_login(call.request),
         };
+        if let Some(refusal) = self.standing(&session) {
+            return Err(refusal);
+        }
+        let user = session.user;
         let mine = |name: &MachineName| (user.clone(), name.clone());
         let plain = |reply| Ok((reply, None));
         if let Request::Expect { login } = &call.request {
@@ -191,6 +242,7 @@ impl World {
                 };
                 let (_, key) = self.keys.remove(found);
                 self.users.remove(&key.fingerprint);
+                self.access.send_modify(|version| *version += 1);
                 plain(Reply::Key(key))
             }
             Request::Whoami => plain(Reply::Identity(Identity {
@@ -199,7 +251,12 @@ impl World {
                 created: Timestamp::now(),
                 keys: 1,
                 usage: Usage::default(),
-                quota: Quota { machines: 10, memory: ByteSize::gib(8), disk: ByteSize::gib(100) },
+                quota: Quota {
+                    machines: 10,
+                    memory: ByteSize::gib(8),
+                    disk: ByteSize::gib(100),
+                    points: ByteSize::gib(100),
+                },
             })),
             other => panic!("a user may not ask for {other:?}"),
         }
@@ -208,16 +265,57 @@ impl World {
     fn before_login(&mut self, request: Request) -> Answer {
         match request {
             Request::Knows { fingerprint } => Ok((Reply::Knows(self.users.contains_key(&fingerprint)), None)),
-            Request::Login { key } => {
+            Request::LoginFailed { address, fingerprint, reason } => {
+                self.failed.push(format!("{address} {} {reason}", fingerprint.unwrap_or_default()));
+                Ok((Reply::Done, None))
+            }
+            Request::Ready => Ok((Reply::Ready(WORD.into()), None)),
+            Request::Access { .. } => Ok((Reply::Access(*self.access.borrow()), None)),
+            Request::Standing { sessions } => {
+                Ok((Reply::Standing(sessions.iter().map(|session| self.standing(session)).collect()), None))
+            }
+            Request::Login { key, .. } => {
                 let registered = !self.users.contains_key(&key.fingerprint);
                 let user = self.users.entry(key.fingerprint.clone()).or_insert_with(UserId::random).clone();
                 if registered {
                     self.keys.push((user.clone(), key));
                 }
-                Ok((Reply::LoggedIn { user, registered }, None))
+                if self.locked.as_ref() == Some(&user) {
+                    return Ok((Reply::Barred(locked()), None));
+                }
+                let notices = vec![KeyNotice {
+                    fingerprint: "SHA256:planted".into(),
+                    added: Timestamp::UNIX_EPOCH,
+                    from: Some([192, 0, 2, 1].into()),
+                }];
+                let notices = if self.warned { notices } else { Vec::new() };
+                Ok((Reply::LoggedIn { user, registered, notices }, None))
             }
             other => panic!("the gateway may not ask for {other:?}"),
         }
+    }
+
+    fn stuck(&mut self) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Loopback's buffers would take megabytes that no machine reads.
+        setsockopt(&listener, sockopt::RcvBuf, &(32 << 10)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        setsockopt(&stream, sockopt::SndBuf, &(32 << 10)).unwrap();
+        let (mut guest, _) = listener.accept().unwrap();
+        let reply = GuestReply::Ok(Opened::Exec { pid: 1 });
+        guest.write_all(&encode(Kind::Reply, &reply).unwrap()).unwrap();
+        self.stuck.push(guest);
+        stream
+    }
+
+    fn standing(&self, session: &Session) -> Option<Refusal> {
+        if self.locked.as_ref() == Some(&session.user) {
+            return Some(locked());
+        }
+        let owner = self.users.get(&session.key);
+        let removed =
+            || Refusal::new(Code::NotAllowed, "the key of this connection was removed", "use another key");
+        (owner != Some(&session.user)).then(removed)
     }
 
     fn find(&self, machine: &(UserId, MachineName)) -> Result<&MachineView, Refusal> {
@@ -226,14 +324,19 @@ impl World {
         self.machines.get(machine).ok_or_else(missing)
     }
 
-    fn attach(&self, name: MachineName, made: bool) -> Answer {
+    fn attach(&mut self, name: MachineName, made: bool) -> Answer {
         let stream = match name.as_str() {
             NOISY => noise(&[0xff; 4096]),
             MUTE => noise(&[]),
+            STUCK => self.stuck(),
             _ => TcpStream::connect(self.guest).unwrap(),
         };
         Ok((Reply::Attached { name, made }, Some(stream.into())))
     }
+}
+
+fn locked() -> Refusal {
+    Refusal::new(Code::NotAllowed, "your account is locked (stolen laptop)", "ask the operator")
 }
 
 fn noise(bytes: &'static [u8]) -> TcpStream {

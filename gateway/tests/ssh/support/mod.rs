@@ -3,7 +3,7 @@
 
 mod host;
 
-pub use host::Host;
+pub use host::{Host, WORD};
 
 use std::{
     fs,
@@ -13,9 +13,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Output, Stdio},
     sync::{
-        OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -28,8 +29,27 @@ pub struct Service {
     pub host: Host,
     gateway: Child,
     guest: Child,
-    /// Kept open, so that the gateway's log never breaks.
-    log: BufReader<ChildStderr>,
+    log: Log,
+}
+
+/// The gateway's log, read all the time so that it never breaks.
+struct Log {
+    text: Arc<Mutex<String>>,
+    reading: Option<JoinHandle<()>>,
+}
+
+impl Log {
+    fn follow(mut log: BufReader<ChildStderr>) -> Self {
+        let text = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&text);
+        let reading = std::thread::spawn(move || {
+            let mut line = String::new();
+            while log.read_line(&mut line).is_ok_and(|count| count > 0) {
+                kept.lock().unwrap().push_str(&std::mem::take(&mut line));
+            }
+        });
+        Self { text, reading: Some(reading) }
+    }
 }
 
 /// A key of somebody's.
@@ -79,7 +99,12 @@ impl Service {
             line.clear();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "the gateway did not start");
         }
-        Self { directory, port, host, gateway, guest, log }
+        Self { directory, port, host, gateway, guest, log: Log::follow(log) }
+    }
+
+    /// Has the gateway's log this in it by now?
+    pub fn has_logged(&self, text: &str) -> bool {
+        self.log.text.lock().unwrap().contains(text)
     }
 
     pub fn gateway_pid(&self) -> u32 {
@@ -163,9 +188,8 @@ impl Drop for Service {
             let _ = child.wait();
         }
         if std::thread::panicking() {
-            let mut rest = String::new();
-            let _ = std::io::Read::read_to_string(&mut self.log, &mut rest);
-            eprintln!("--- gateway's log\n{rest}");
+            let _ = self.log.reading.take().map(JoinHandle::join);
+            eprintln!("--- gateway's log\n{}", self.log.text.lock().unwrap());
         }
         let _ = fs::remove_dir_all(&self.directory);
     }
@@ -244,6 +268,29 @@ fn guest_init() -> &'static Path {
         assert!(built.success());
         target.join("debug/berth-guest-init")
     })
+}
+
+/// Where Python finds ssh-audit, which PyPI has; put beside what cargo builds, once.
+pub fn ssh_audit() -> PathBuf {
+    const RELEASE: &str = "ssh-audit==3.9.0";
+    let target = Path::new(env!("CARGO_BIN_EXE_berth-gateway")).ancestors().nth(2).unwrap();
+    let place = target.join("ssh-audit");
+    if !place.join("ssh_audit").exists() {
+        let part = target.join(format!("ssh-audit.{}", std::process::id()));
+        let installed = Command::new("timeout")
+            .args(["300", "python3", "-m", "pip", "-q", "--disable-pip-version-check", "install"])
+            .args(["--no-deps", "--target"])
+            .arg(&part)
+            .arg(RELEASE)
+            .status()
+            .unwrap();
+        assert!(installed.success(), "pip cannot install {RELEASE}");
+        // Another run may have been first: its files are as good.
+        if fs::rename(&part, &place).is_err() {
+            fs::remove_dir_all(&part).unwrap();
+        }
+    }
+    place
 }
 
 /// The gateway runs as nobody: it must reach what root made here.

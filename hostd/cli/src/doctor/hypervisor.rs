@@ -1,7 +1,7 @@
 //! Which hypervisor will run the machines, and what would be better.
 
 use super::{Finding, Verdict, find};
-use berth_config::{Accel, DriverChoice, Hypervisor};
+use berth_config::{Accel, Config, DriverChoice, Hypervisor};
 use berth_hypervisor::{
     Error,
     cgroup::Groups,
@@ -9,8 +9,11 @@ use berth_hypervisor::{
     kvm, qemu, select,
 };
 
-pub fn findings(config: &Hypervisor) -> Vec<Finding> {
-    vec![cloud_hypervisor(config), qemu(config), kvm(config), confinement(), limits(), used(config)]
+pub fn findings(whole: &Config) -> Vec<Finding> {
+    let config = &whole.hypervisor;
+    let mut findings = vec![cloud_hypervisor(config), qemu(config), kvm(config), confinement(), limits()];
+    findings.extend(used(whole));
+    findings
 }
 
 /// What is missing is missed only by those who asked for it.
@@ -75,14 +78,27 @@ fn limits() -> Finding {
     }
 }
 
-fn used(config: &Hypervisor) -> Finding {
+fn used(config: &Config) -> Vec<Finding> {
     const WHAT: &str = "will be used";
-    match select::select(config) {
+    match select::select(&config.hypervisor) {
         Ok(selected) => {
-            let (driver, why) = (selected.driver, selected.why);
-            Finding::new(WHAT, Verdict::Good, format!("{} {}: {why}", driver.name(), driver.version()))
+            let (driver, why) = (&selected.driver, &selected.why);
+            let used = format!("{} {}: {why}", driver.name(), driver.version());
+            vec![Finding::new(WHAT, Verdict::Good, used), isolation(config, &selected)]
         }
-        Err(error) => Finding::new(WHAT, Verdict::Missing, words(error)),
+        Err(error) => vec![Finding::new(WHAT, Verdict::Missing, words(error))],
+    }
+}
+
+/// How well machines are kept apart.
+fn isolation(config: &Config, selected: &select::Selected) -> Finding {
+    const WHAT: &str = "isolation";
+    const EMULATED: &str =
+        "emulation (TCG) is no security boundary, says QEMU: have only machines here whose users you trust";
+    match select::refuses_strangers(config, selected) {
+        Some(why) => Finding::new(WHAT, Verdict::Missing, why),
+        None if selected.emulated => Finding::new(WHAT, Verdict::Note, EMULATED),
+        None => Finding::new(WHAT, Verdict::Good, "hardware virtualisation"),
     }
 }
 

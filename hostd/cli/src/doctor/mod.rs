@@ -32,7 +32,7 @@ impl Finding {
 
 pub fn run(context: &Context) -> Result<(), Refusal> {
     let mut findings = vec![configuration(context)];
-    findings.extend(hypervisor::findings(&context.config.hypervisor));
+    findings.extend(hypervisor::findings(&context.config));
     findings.extend(host::findings(context));
     let missing = findings.iter().filter(|finding| finding.verdict == Verdict::Missing).count();
     if context.json {

@@ -66,6 +66,7 @@ fn make(context: &Context, arguments: Build) -> Result<(), Refusal> {
         return Err(ImageError::Name(arguments.name).into());
     }
     context.need_root("image build")?;
+    berth_sys::let_others_read();
     let options = build::Options {
         directory: context.config.image.directory.clone(),
         name: arguments.name,

@@ -41,10 +41,20 @@ fn translate(targets: &str, host: &str) -> Vec<String> {
             .filter_map(|name| release.strip_prefix(name))
             .find_map(|suffix| POCKETS.iter().find(|pocket| **pocket == suffix));
         if let (Some(pocket), "main") = (pocket, *component) {
-            lines.insert(format!("deb {uri} {SUITE}{pocket} {component}"));
+            lines.insert(format!("deb {} {SUITE}{pocket} {component}", without_userinfo(uri)));
         }
     }
     lines.into_iter().collect()
+}
+
+/// The lines end up in every image's sources.list, which every user reads. apt takes a
+/// mirror's password from the host's auth.conf instead.
+fn without_userinfo(uri: &str) -> String {
+    let Some((scheme, rest)) = uri.split_once("://") else { return uri.to_owned() };
+    let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(authority);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
 }
 
 /// The host's release by name; empty where the host is no Debian.
@@ -102,6 +112,21 @@ mod tests {
         assert_eq!(
             translate(targets, "trixie"),
             ["deb http://m.test/debian/ bookworm main", "deb http://m.test/security/ bookworm-security main"]
+        );
+    }
+
+    #[test]
+    fn a_mirrors_password_is_in_no_image() {
+        let targets = "https://me:p@ss@m.test:8443/debian/ bookworm main\n\
+                       http://token@m.test/a@b/ bookworm-security main\n\
+                       mirror+http://me:secret@m.test/list bookworm-updates main\n";
+        assert_eq!(
+            translate(targets, "bookworm"),
+            [
+                "deb http://m.test/a@b/ bookworm-security main",
+                "deb https://m.test:8443/debian/ bookworm main",
+                "deb mirror+http://m.test/list bookworm-updates main",
+            ]
         );
     }
 

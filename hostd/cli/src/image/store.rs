@@ -8,6 +8,7 @@
 //! ```
 
 use super::{ImageError, progress::Progress};
+use berth_sys::private::{PASSABLE, make_directory};
 use rustix::fs::{FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use std::{
@@ -15,6 +16,9 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
+
+/// Images have no secrets: every machine has its disk from one, and `image ls` is for all.
+const LISTED: u32 = 0o755;
 
 /// The right to build one image.
 #[derive(Debug)]
@@ -26,7 +30,10 @@ pub struct Store {
 
 impl Store {
     pub fn lock(directory: &Path, name: &str, progress: &Progress) -> Result<Self, ImageError> {
-        fs::create_dir_all(directory).map_err(|source| ImageError::write(directory, source))?;
+        let parent = directory.parent().unwrap_or(directory);
+        make_directory(parent, PASSABLE)
+            .and_then(|()| make_directory(directory, LISTED))
+            .map_err(|source| ImageError::write(directory, source))?;
         let path = directory.join(format!(".{name}.lock"));
         let failed = |source: io::Error| ImageError::write(&path, source);
         let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;

@@ -2,6 +2,7 @@
 //! and the next can find what it started.
 
 use super::process::Recorded;
+use berth_sys::private::{CLOSED, PASSABLE, make_directory};
 use berth_types::{Code, Refusal};
 use rustix::fs::{FlockOperation, flock};
 use std::{
@@ -29,7 +30,9 @@ impl Place {
             let hint = "look at service.run in the configuration";
             Refusal::new(Code::Failed, format!("cannot write {} ({error})", path.display()), hint)
         };
-        fs::create_dir_all(&self.0).map_err(failed)?;
+        // The gateway's user passes through to hostd's socket.
+        let run = self.0.parent().unwrap_or(&self.0);
+        make_directory(run, PASSABLE).and_then(|()| make_directory(&self.0, CLOSED)).map_err(failed)?;
         let mut lock = File::options()
             .create(true)
             .truncate(false)

@@ -1,16 +1,27 @@
 //! Does the service answer? Asked until it does: neither a listener nor a
 //! daemon's readiness can be waited for from outside.
 
-use super::place::Place;
+use super::{
+    place::Place,
+    probe::{self, Obstacle},
+    reach,
+};
 use crate::{api, context::Context};
 use berth_api::Client;
+use berth_types::{Code, Refusal};
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
 };
-use tokio::{io::AsyncReadExt, net::TcpStream, time};
+use tokio::{
+    io::AsyncReadExt,
+    net::TcpStream,
+    time::{self, Instant},
+};
 
 const BETWEEN: Duration = Duration::from_millis(50);
+/// hostd may be starting again just now.
+const SETTLES: Duration = Duration::from_secs(5);
 /// A listener that accepts but says nothing for this long is not well.
 const BANNER: Duration = Duration::from_secs(5);
 
@@ -21,23 +32,43 @@ pub async fn hostd(context: &Context) {
     }
 }
 
-pub async fn gateway(context: &Context) {
-    let Some(address) = context.config.gateway.listen.first().map(reachable) else { return };
-    while !greets(address).await {
-        time::sleep(BETWEEN).await;
+/// Until a login at each of the gateway's addresses comes through to hostd. What stands in
+/// the way is told when it has stood there for a while, or the limit is over.
+pub async fn gateway(context: &Context, limit: Duration) -> Result<(), Refusal> {
+    let client = Client::new(context.config.service.api_socket());
+    let end = Instant::now() + limit;
+    for address in context.config.gateway.listen.iter().map(reachable) {
+        let mut stands: Option<Instant> = None;
+        while let Err(obstacle) = probe::log_in(&client, address).await {
+            let now = Instant::now();
+            stands = obstacle.is_answer().then(|| stands.unwrap_or(now));
+            if now >= end || stands.is_some_and(|since| now - since >= SETTLES) {
+                return Err(in_the_way(context, address, &obstacle));
+            }
+            time::sleep(BETWEEN).await;
+        }
     }
+    Ok(())
+}
+
+fn in_the_way(context: &Context, address: SocketAddr, obstacle: &Obstacle) -> Refusal {
+    if let Err(refusal) = reach::check(context) {
+        return refusal;
+    }
+    let message = format!("no login at {address} comes through: {obstacle}");
+    Refusal::new(Code::Failed, message, "the gateway's and hostd's last lines may say why")
 }
 
 /// Waits for the supervisor's word, and then for the service itself.
-pub async fn all(context: &Context, place: &Place) {
+pub async fn all(context: &Context, place: &Place, limit: Duration) -> Result<(), Refusal> {
     while !place.is_ready() {
         time::sleep(BETWEEN).await;
     }
     hostd(context).await;
-    gateway(context).await;
+    gateway(context, limit).await
 }
 
-/// Do both answer now?
+/// Do both answer now, whoever started them?
 pub async fn now(context: &Context) -> bool {
     let client = Client::new(context.config.service.api_socket());
     let Some(address) = context.config.gateway.listen.first().map(reachable) else { return false };

@@ -1,6 +1,6 @@
 //! `berth run`: the service in the foreground.
 
-use super::{daemon::Daemon, place::Place, prepare, process::Recorded, ready, stop::Stop};
+use super::{daemon::Daemon, place::Place, prepare, process::Recorded, reach, ready, stop::Stop};
 use crate::context::Context;
 use berth_api::{Caller, Client, Request};
 use berth_types::{Code, Refusal};
@@ -49,9 +49,15 @@ async fn serve(context: &Context, place: &Place) -> Result<(), Refusal> {
 
 async fn start(context: &Context, hostd: &mut Daemon, gateway: &mut Daemon) -> Result<(), Refusal> {
     hostd.start()?;
-    first_answer("hostd", hostd, ready::hostd(context), HOSTD_START).await?;
+    let answers = async {
+        ready::hostd(context).await;
+        Ok(())
+    };
+    first_answer("hostd", hostd, answers, HOSTD_START).await?;
+    reach::check(context)?;
     gateway.start()?;
-    first_answer("gateway", gateway, ready::gateway(context), GATEWAY_START).await
+    let answers = ready::gateway(context, GATEWAY_START);
+    first_answer("gateway", gateway, answers, GATEWAY_START + PATIENCE).await
 }
 
 /// Tells `berth up` that the service answers.
@@ -66,11 +72,11 @@ fn mark_ready(place: &Place) {
 async fn first_answer(
     name: &str,
     daemon: &mut Daemon,
-    ready: impl Future<Output = ()>,
+    ready: impl Future<Output = Result<(), Refusal>>,
     limit: Duration,
 ) -> Result<(), Refusal> {
     tokio::select! {
-        () = ready => Ok(()),
+        ready = ready => ready,
         status = daemon.ended() => {
             let message = format!("{name} did not start ({status})");
             Err(Refusal::new(Code::Failed, message, "its last lines say why"))

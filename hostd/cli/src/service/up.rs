@@ -2,6 +2,7 @@
 
 use super::{place::Place, ready};
 use crate::{context::Context, output};
+use berth_sys::private::{PASSABLE, make_directory};
 use berth_types::{Code, Refusal};
 use std::{
     fs::{self, File},
@@ -24,7 +25,7 @@ pub fn run(context: &Context) -> Result<(), Refusal> {
     crate::runtime()?.block_on(async {
         let place = Place::new(&context.config.service.run);
         let log = context.config.service.data.join("berth.log");
-        let already = runs_already(context, &place).await;
+        let already = runs_already(context, &place).await?;
         if !already {
             let start = rotate(&log).map_err(|error| cannot_write(&log, &error))?;
             let mut child = spawn(context, &log).map_err(|error| {
@@ -45,11 +46,11 @@ pub fn run(context: &Context) -> Result<(), Refusal> {
 }
 
 /// Waits for a supervisor that is there already; false if there is none, or none any more.
-async fn runs_already(context: &Context, place: &Place) -> bool {
-    let Some(holder) = place.holder().and_then(|holder| holder.open()) else { return false };
+async fn runs_already(context: &Context, place: &Place) -> Result<bool, Refusal> {
+    let Some(holder) = place.holder().and_then(|holder| holder.open()) else { return Ok(false) };
     tokio::select! {
-        () = ready::all(context, place) => true,
-        _ = holder.ended(LIMIT) => false,
+        ready = ready::all(context, place, LIMIT) => ready.map(|()| true),
+        _ = holder.ended(LIMIT) => Ok(false),
     }
 }
 
@@ -68,7 +69,7 @@ async fn answers(
         Refusal::new(Code::Failed, message, format!("all it said is in {}", log.display()))
     };
     tokio::select! {
-        () = ready::all(context, place) => Ok(()),
+        ready = ready::all(context, place, LIMIT) => ready,
         _ = child.wait() => Err(failed("berth did not start")),
         () = tokio::time::sleep(LIMIT) => Err(failed("berth does not answer")),
     }
@@ -89,7 +90,7 @@ fn spawn(context: &Context, log: &Path) -> io::Result<Child> {
 /// Where in the log this start begins.
 fn rotate(log: &Path) -> io::Result<u64> {
     if let Some(directory) = log.parent() {
-        fs::create_dir_all(directory)?;
+        make_directory(directory, PASSABLE)?;
     }
     match fs::metadata(log) {
         Ok(found) if found.len() <= LARGEST_LOG => Ok(found.len()),

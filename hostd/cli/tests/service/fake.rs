@@ -1,12 +1,17 @@
 //! The daemons of the cases: this test program itself, started under their names.
 
-use berth_api::{Call, Connection, Message, Reply, Request, Status};
+use berth_api::{Call, Caller, Client, Connection, Message, READY_LOGIN, Reply, Request, Status};
 use berth_types::{ByteSize, Code, Refusal};
+use getrandom::SysRng;
+use russh::{
+    Channel, ChannelId,
+    keys::{Algorithm, PrivateKey, ssh_key::rand_core::UnwrapErr},
+    server::{self, Auth, ChannelOpenHandle, Msg, Session, VerifiedPublicKey},
+};
 use std::{
     fs,
-    io::Write,
-    net::TcpListener,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 use tokio::net::UnixListener;
 
@@ -18,6 +23,8 @@ pub const PORT: &str = "BERTH_FAKE_PORT";
 pub const BROKEN: &str = "broken";
 pub const SLOW: &str = "slow";
 pub const ASKED: &str = "asked";
+/// One that keeps the gateway from hostd.
+pub const CUT_OFF: &str = "cut-off";
 
 pub const REASON: &str = "the pool cannot be mounted";
 
@@ -40,7 +47,10 @@ fn hostd() {
 async fn serve(directory: &Path) {
     let socket = directory.join("run/hostd.sock");
     let _ = fs::remove_file(&socket);
-    let listener = UnixListener::bind(socket).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    // It is the gateway's, as the true one.
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    nix::unistd::chown(&socket, Some(nobody.uid), None).unwrap();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         tokio::spawn(answer(Connection::new(stream), directory.to_owned()));
@@ -52,6 +62,7 @@ async fn answer(mut connection: Connection, directory: PathBuf) {
         let shutdown = call.request == Request::Shutdown;
         let result = match call.request {
             Request::Status => Ok(Reply::Status(status())),
+            Request::Ready => Ok(Reply::Ready(format!("hostd {}", std::process::id()))),
             Request::Shutdown => {
                 fs::write(directory.join(ASKED), "").unwrap();
                 if directory.join(SLOW).exists() {
@@ -84,13 +95,59 @@ fn status() -> Status {
 #[test]
 #[ignore = "the cases start it as berth-gateway"]
 fn gateway() {
-    if directory().is_none() {
-        return;
+    let Some(directory) = directory() else { return };
+    let port: u16 = std::env::var(PORT).unwrap().parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+        let key = PrivateKey::random(&mut UnwrapErr(SysRng), Algorithm::Ed25519).unwrap();
+        let config = Arc::new(server::Config { keys: vec![key], ..server::Config::default() });
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            // Whoever only looked whether the port is taken may be gone.
+            let _ = server::run_stream(Arc::clone(&config), stream, Guest(directory.clone())).await;
+        }
+    });
+}
+
+/// A login that gets hostd's word, unless the gateway is cut off.
+struct Guest(PathBuf);
+
+impl server::Handler for Guest {
+    type Error = russh::Error;
+
+    async fn auth_publickey(&mut self, user: &str, _: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
+        Ok(if user == READY_LOGIN { Auth::Accept } else { Auth::reject() })
     }
-    let port = std::env::var(PORT).unwrap().parse().unwrap();
-    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-    for stream in listener.incoming() {
-        // Whoever only looked whether the port is taken may be gone.
-        let _ = stream.and_then(|mut stream| stream.write_all(b"SSH-2.0-fake\r\n"));
+
+    async fn channel_open_session(
+        &mut self,
+        _channel: Channel<Msg>,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        reply.accept().await;
+        Ok(())
+    }
+
+    async fn exec_request(
+        &mut self,
+        channel: ChannelId,
+        _line: &[u8],
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        session.channel_success(channel)?;
+        if self.0.join(CUT_OFF).exists() {
+            session.extended_data(channel, 1, "berth: the host is unavailable\n".as_bytes())?;
+            session.exit_status_request(channel, 7)?;
+        } else {
+            let client = Client::new(self.0.join("run/hostd.sock"));
+            let answer = client.call(Caller::Gateway, Request::Ready).await;
+            let (Reply::Ready(word), _) = answer.unwrap() else { return Err(russh::Error::Disconnect) };
+            session.data(channel, word.into_bytes())?;
+            session.exit_status_request(channel, 0)?;
+        }
+        session.eof(channel)?;
+        session.close(channel)
     }
 }

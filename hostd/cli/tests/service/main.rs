@@ -76,6 +76,42 @@ fn a_start_that_fails_says_why_and_leaves_nothing() {
     assert!(stage.pid("hostd").is_none() && stage.supervisor().is_none());
 }
 
+/// Both daemons would be well, and every verb would answer "the host is unavailable".
+#[test]
+fn a_private_directory_in_the_way_is_named() {
+    use std::{fs, os::unix::fs::PermissionsExt};
+    let Some(stage) = Stage::new() else { return };
+    let above = stage.above_run();
+    fs::set_permissions(&above, fs::Permissions::from_mode(0o700)).unwrap();
+    for command in ["up", "run"] {
+        let output = stage.berth(&[command]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let errors = stage::text(&output.stderr);
+        assert!(errors.contains(&format!("cannot enter {}", above.display())), "{errors}");
+        assert!(errors.contains("nobody"), "who cannot: {errors}");
+    }
+    assert!(stage.pid("hostd").is_none() && stage.pid("gateway").is_none());
+    fs::set_permissions(&above, fs::Permissions::from_mode(0o711)).unwrap();
+    let up = stage.berth(&["up"]);
+    assert!(up.status.success(), "{up:?}");
+    assert!(stage.berth(&["down"]).status.success());
+}
+
+/// It listens and greets, which is not enough.
+#[test]
+fn a_gateway_that_does_not_reach_hostd_is_not_up() {
+    let Some(stage) = Stage::new() else { return };
+    stage.mark(fake::CUT_OFF);
+    for command in ["up", "run"] {
+        let output = stage.berth(&[command]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let errors = stage::text(&output.stderr);
+        let told = format!("no login at 127.0.0.1:{} comes through", stage.port);
+        assert!(errors.contains(&told) && errors.contains("the host is unavailable"), "{errors}");
+        assert!(stage.pid("hostd").is_none() && stage.pid("gateway").is_none());
+    }
+}
+
 #[test]
 fn a_port_in_use_is_named() {
     let Some(stage) = Stage::new() else { return };

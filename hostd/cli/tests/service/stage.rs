@@ -75,6 +75,11 @@ impl Stage {
             .replace("user = \"berth-gateway\"", "user = \"nobody\"")
     }
 
+    /// The directory that the run directory is in.
+    pub fn above_run(&self) -> PathBuf {
+        self.directory.clone()
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }

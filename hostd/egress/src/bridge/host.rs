@@ -1,10 +1,10 @@
 //! What all machines share: settings, trust, the authority, the way to hostd.
 
 use crate::{
-    bridge::{authority::Authority, report::Reporter, ssh, upstream::Trust},
+    bridge::{authority::Authority, inject::Budget, report::Reporter, ssh, upstream::Trust},
     control::{Limits, Settings},
 };
-use berth_types::egress::HostName;
+use berth_types::egress::{Ground, HostName};
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr},
@@ -20,6 +20,8 @@ pub struct Host {
     pub reporter: Reporter,
     /// Connections of all machines.
     pub connections: Arc<AtomicUsize>,
+    /// Memory for bodies of all machines.
+    pub bodies: Arc<Budget>,
     machines: AtomicUsize,
     descriptors: usize,
 }
@@ -32,7 +34,7 @@ pub struct Shared {
     /// How the bridge is an SSH server.
     pub ssh: Arc<russh::server::Config>,
     pub hosts: BTreeMap<HostName, Vec<Ipv4Addr>>,
-    pub own: Vec<Ipv4Addr>,
+    pub ground: Ground,
     pub resolvers: Vec<SocketAddr>,
     pub limits: Limits,
 }
@@ -60,7 +62,7 @@ impl Shared {
                 ..russh::server::Config::default()
             }),
             hosts: settings.hosts,
-            own: settings.own,
+            ground: settings.ground,
             resolvers: settings.resolvers,
             limits: settings.limits,
         })
@@ -72,6 +74,7 @@ impl Host {
         let descriptors = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
             .map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
         Self {
+            bodies: Budget::new(shared.limits.bodies_bytes.into()),
             shared: RwLock::new(Arc::new(shared)),
             reporter,
             connections: Arc::default(),

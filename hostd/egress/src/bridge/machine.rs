@@ -4,7 +4,7 @@ use crate::{
     bridge::{
         dns::{self, Resolved},
         host::Host,
-        inject::Spares,
+        inject::{Share, Spares},
         load::Load,
         names::Names,
         rules::Rules,
@@ -34,7 +34,22 @@ pub struct Machine {
     pub moved: Arc<AtomicU64>,
     pub questions: dns::Budget,
     pub spares: Spares,
+    /// Memory for bodies.
+    pub bodies: Arc<Share>,
+    /// Connections with large windows.
+    pub wide: Load,
     rules: watch::Receiver<Arc<Rules>>,
+}
+
+/// What a connection says about where it goes, on ports where that is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The TLS name, or the Host of a request.
+    Name(HostName),
+    /// None, or one that cannot be read.
+    Missing,
+    /// The port's protocol is not known, so nothing is read.
+    Unread,
 }
 
 /// Where a connection goes, as far as the host can tell.
@@ -42,15 +57,46 @@ pub struct Machine {
 pub struct Judged {
     /// A name that the host resolved to this address for this machine.
     pub name: Option<HostName>,
-    /// What the guest says.
-    pub claimed: Option<HostName>,
+    pub claim: Claim,
     pub verdict: Verdict,
 }
 
+impl Claim {
+    pub const fn name(&self) -> Option<&HostName> {
+        match self {
+            Self::Name(name) => Some(name),
+            Self::Missing | Self::Unread => None,
+        }
+    }
+}
+
 impl Judged {
-    /// For the log: what is known, or what is said.
+    /// For the log: what the host knows, or what the guest claims.
     pub fn host(&self) -> Option<&HostName> {
-        self.name.as_ref().or(self.claimed.as_ref())
+        self.name.as_ref().or(self.claim.name())
+    }
+
+    /// For the log: what the guest claims, where the host knows another name.
+    pub fn claimed(&self) -> Option<&HostName> {
+        self.claim.name().filter(|claimed| self.name.as_ref().is_some_and(|name| name != *claimed))
+    }
+
+    /// Did the host itself resolve the claimed name to this address?
+    pub fn is_tied(&self) -> bool {
+        self.name.is_some() && self.name.as_ref() == self.claim.name()
+    }
+
+    /// Why it was refused, for people.
+    pub fn reason(&self, to: SocketAddrV4) -> String {
+        match (&self.verdict.rule, &self.claim) {
+            (Rule::Mode(EgressMode::Allowlist), Claim::Missing) => {
+                format!("it names no host, and no rule allows {} by address", to.ip())
+            }
+            (Rule::Mode(EgressMode::Allowlist), Claim::Name(claimed)) if !self.is_tied() => {
+                format!("it names {claimed}, which is not allowed at {}", to.ip())
+            }
+            _ => "the policy refuses it".to_owned(),
+        }
     }
 }
 
@@ -67,6 +113,8 @@ impl Machine {
             network,
             names: Names::default(),
             connections: Load::within(host.connections.clone()),
+            bodies: host.bodies.share(),
+            wide: Load::default(),
             host,
             half_open: Load::default(),
             moved: Arc::default(),
@@ -108,53 +156,67 @@ impl Machine {
             let special = if address == self.gateway { Special::Host } else { Special::Link };
             return Verdict { allowed: false, rule: Rule::Special(special) };
         }
-        rules.policy.decide(to, &self.host.shared().own)
+        rules.policy.decide(to, &self.host.shared().ground)
     }
 
-    /// Judges a connection whose client claims a name, or none.
-    pub async fn judge(self: &Arc<Self>, claimed: Option<&HostName>, to: SocketAddrV4) -> Judged {
+    /// Judges a connection by what it claims. An allowlist believes a claimed name only
+    /// if the host itself resolved it to this address for this machine: many names may
+    /// be served at an address, and only one of them be allowed.
+    pub async fn judge(self: &Arc<Self>, claim: Claim, to: SocketAddrV4) -> Judged {
         let rules = self.rules();
-        let Some(name) = claimed else { return self.judge_by_address(&rules, to) };
-        let judged = |name, verdict| Judged { name, claimed: claimed.cloned(), verdict };
-        let verdict = self.decide(&rules, Some(name), to);
-        if is_denied(&verdict) {
-            return judged(None, verdict);
-        }
-        if !verdict.allowed {
-            // The claim may be wrong and the address still be fine.
-            return Judged { claimed: claimed.cloned(), ..self.judge_by_address(&rules, to) };
-        }
-        let by_address = self.decide(&rules, None, to);
+        let Claim::Name(claimed) = &claim else {
+            let name = self.likely_name(&rules, to);
+            let verdict = self.verdict(&rules, name.as_ref(), &claim, to);
+            return Judged { name, claim, verdict };
+        };
+        let verdict = self.decide(&rules, Some(claimed), to);
         // Looked up only if the answer matters.
-        let matters = by_address != verdict || !rules.for_tls(name, to.port()).is_empty();
-        if self.names.tied(name, *to.ip()) || matters && self.is_tied(name, *to.ip()).await {
-            return judged(Some(name.clone()), verdict);
-        }
-        judged(None, by_address)
+        let by_address = self.decide(&rules, None, to);
+        let matters =
+            verdict.allowed && (by_address != verdict || !rules.for_tls(claimed, to.port()).is_empty());
+        let tied = self.names.tied(claimed, *to.ip()) || matters && self.is_tied(claimed, *to.ip()).await;
+        let name = if tied { Some(claimed.clone()) } else { self.names.of(*to.ip()).into_iter().next() };
+        let verdict = self.verdict(&rules, name.as_ref(), &claim, to);
+        Judged { name, claim, verdict }
     }
 
-    /// The same judgement by the rules of now.
+    /// Is nothing allowed at this address but by a name?
+    pub fn goes_by_name(&self, rules: &Rules, to: SocketAddrV4) -> bool {
+        rules.policy.mode == EgressMode::Allowlist && !self.decide(rules, None, to).allowed
+    }
+
+    /// Judges by the rules of now.
     pub fn judge_again(&self, rules: &Rules, judged: &Judged, to: SocketAddrV4) -> Verdict {
-        if let Some(claimed) = &judged.claimed {
-            let verdict = self.decide(rules, Some(claimed), to);
-            if is_denied(&verdict) {
+        self.verdict(rules, judged.name.as_ref(), &judged.claim, to)
+    }
+
+    /// `name`: one that the host resolved to this address for this machine.
+    fn verdict(&self, rules: &Rules, name: Option<&HostName>, claim: &Claim, to: SocketAddrV4) -> Verdict {
+        let claimed = claim.name();
+        if claimed.is_some() {
+            let verdict = self.decide(rules, claimed, to);
+            if !verdict.allowed {
                 return verdict;
             }
         }
-        self.decide(rules, judged.name.as_ref(), to)
+        let counts = match claim {
+            Claim::Unread => name,
+            Claim::Missing if rules.policy.mode != EgressMode::Allowlist => name,
+            Claim::Missing => match name.map(|name| self.decide(rules, Some(name), to)) {
+                Some(verdict @ Verdict { rule: Rule::Deny(_), .. }) => return verdict,
+                _ => None,
+            },
+            // Another name at the address says nothing of this one.
+            Claim::Name(claimed) => name.filter(|name| *name == claimed),
+        };
+        self.decide(rules, counts, to)
     }
 
-    fn judge_by_address(&self, rules: &Rules, to: SocketAddrV4) -> Judged {
-        let mut refused = None;
-        for name in self.names.of(*to.ip()) {
-            let verdict = self.decide(rules, Some(&name), to);
-            if verdict.allowed {
-                return Judged { name: Some(name), claimed: None, verdict };
-            }
-            refused = Some(Judged { name: Some(name), claimed: None, verdict });
-        }
-        let unnamed = || Judged { name: None, claimed: None, verdict: self.decide(rules, None, to) };
-        refused.unwrap_or_else(unnamed)
+    /// Of the names that the host resolved to an address one that is allowed, else any.
+    fn likely_name(&self, rules: &Rules, to: SocketAddrV4) -> Option<HostName> {
+        let mut names = self.names.of(*to.ip());
+        let allowed = names.iter().position(|name| self.decide(rules, Some(name), to).allowed);
+        (!names.is_empty()).then(|| names.swap_remove(allowed.unwrap_or(0)))
     }
 
     /// Did the host resolve this name to this address for this machine? If it
@@ -176,6 +238,7 @@ impl Machine {
             time: Timestamp::now(),
             protocol,
             host: None,
+            claimed: None,
             address: None,
             port: None,
             verdict: Outcome::Refused,
@@ -185,9 +248,4 @@ impl Machine {
             down: 0,
         }
     }
-}
-
-/// Refused for what it is, not for want of a name that is allowed.
-fn is_denied(verdict: &Verdict) -> bool {
-    !verdict.allowed && verdict.rule != Rule::Mode(EgressMode::Allowlist)
 }

@@ -26,6 +26,7 @@ mod rules;
 mod sni;
 mod splice;
 mod ssh;
+mod syscalls;
 mod upstream;
 
 #[cfg(test)]
@@ -40,6 +41,8 @@ use tokio::net::UnixStream;
 
 /// Serves as this user until hostd closes the control socket, which is standard input.
 pub fn run(uid: u32, gid: u32) -> anyhow::Result<()> {
+    // The last files that are read.
+    upstream::load_native_roots();
     harden::harden(uid, gid)?;
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

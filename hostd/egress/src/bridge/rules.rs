@@ -2,7 +2,10 @@
 
 use crate::{
     bridge::{
-        inject::{needle::Finder, rewrite},
+        inject::{
+            rewrite,
+            scrub::{Finder, TooMuch},
+        },
         ssh::KnownHosts,
         upstream,
     },
@@ -25,15 +28,16 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-type Finders = HashMap<(HostName, u16), Option<Arc<Finder>>>;
-const MAX_FINDERS: usize = 256;
+/// By the names of the secrets that are searched for: many hosts may have the same.
+type Finders = HashMap<Vec<SecretName>, Result<Option<Arc<Finder>>, TooMuch>>;
+const MAX_FINDERS: usize = 16;
 
 pub struct Rules {
     pub owner: UserId,
     pub policy: EgressPolicy,
     pub secrets: Vec<Arc<Ready>>,
     pub info: Bytes,
-    /// What to look for in the responses of a host, made once.
+    /// What to look for in responses, made once.
     finders: Mutex<Finders>,
 }
 
@@ -166,15 +170,15 @@ impl Rules {
         self.secrets.iter().filter(applies).cloned().collect()
     }
 
-    /// What to look for in responses to requests with the secrets of a host.
-    pub fn finder(&self, name: &HostName, port: u16, secrets: &[Arc<Ready>]) -> Option<Arc<Finder>> {
+    /// What to look for in responses to requests with these secrets.
+    pub fn finder(&self, secrets: &[Arc<Ready>]) -> Result<Option<Arc<Finder>>, TooMuch> {
         let mut finders = self.finders.lock().unwrap_or_else(PoisonError::into_inner);
-        // Wildcards may make many hosts of one rule.
-        if finders.len() > MAX_FINDERS {
+        let names = secrets.iter().map(|secret| secret.name.clone()).collect();
+        if finders.len() >= MAX_FINDERS && !finders.contains_key(&names) {
             finders.clear();
         }
-        let make = || rewrite::needles(secrets).build().map(Arc::new);
-        finders.entry((name.clone(), port)).or_insert_with(make).clone()
+        let make = || Ok(rewrite::needles(secrets).build()?.map(Arc::new));
+        finders.entry(names).or_insert_with(make).clone()
     }
 
     /// The secrets that a host has on a port other than 443 by a rule that names the port.

@@ -74,7 +74,7 @@ pub async fn both(
     tokio::try_join!(up, down).map(drop)
 }
 
-async fn one_way(
+pub async fn one_way(
     from: tcp::ReadHalf<'_>,
     to: tcp::WriteHalf<'_>,
     counters: [&AtomicU64; 2],

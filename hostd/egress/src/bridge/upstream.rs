@@ -33,6 +33,20 @@ pub fn identity(pem: &[u8]) -> Result<CertifiedKey, String> {
         .map_err(|error| format!("the certificate and the key cannot be used: {error}"))
 }
 
+/// Those that the host trusts, as they were when the process began.
+static NATIVE_ROOTS: LazyLock<Vec<CertificateDer<'static>>> = LazyLock::new(|| {
+    let native = rustls_native_certs::load_native_certs();
+    for error in &native.errors {
+        tracing::warn!(%error, "a certificate that the host trusts cannot be read");
+    }
+    native.certs
+});
+
+/// While there are files to read: later none is opened.
+pub fn load_native_roots() {
+    LazyLock::force(&NATIVE_ROOTS);
+}
+
 pub struct Trust {
     /// Without a client's certificate, by what is offered.
     plain: [Arc<ClientConfig>; 4],
@@ -47,11 +61,7 @@ impl fmt::Debug for Trust {
 impl Trust {
     pub fn new(extra: &str) -> Result<Self, SettingsError> {
         let mut roots = RootCertStore::empty();
-        let native = rustls_native_certs::load_native_certs();
-        for error in &native.errors {
-            tracing::warn!(%error, "a certificate that the host trusts cannot be read");
-        }
-        roots.add_parsable_certificates(native.certs);
+        roots.add_parsable_certificates(NATIVE_ROOTS.iter().cloned());
         for root in certificates(extra.as_bytes()).ok_or(SettingsError::Roots)? {
             roots.add(root).map_err(|_| SettingsError::Roots)?;
         }

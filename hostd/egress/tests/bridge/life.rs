@@ -22,21 +22,38 @@ fn it_has_no_privileges_and_tells_nothing() {
     let (world, _server) = world();
     world.guest.curl(&["https://api.example/"]).is("200");
     let pid = world.bridge_pid();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let field = |name: &str| {
-        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_once(':').unwrap().1.trim().replace('\t', " ")
-    };
-    assert_eq!(field("Uid"), "65534 65534 65534 65534");
-    assert_eq!(field("Gid"), "65534 65534 65534 65534");
-    assert_eq!(field("Groups"), "");
-    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
-        assert_eq!(field(set), "0000000000000000", "{set}");
+    // Every thread of it: what one kept, whoever is in the process would have.
+    let threads: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().collect();
+    assert!(threads.len() > 1, "the runtime's threads");
+    for thread in threads {
+        let status = std::fs::read_to_string(thread.path().join("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap();
+            line.split_once(':').unwrap().1.trim().replace('\t', " ")
+        };
+        assert_eq!(field("Uid"), "65534 65534 65534 65534");
+        assert_eq!(field("Gid"), "65534 65534 65534 65534");
+        assert_eq!(field("Groups"), "");
+        for set in ["CapInh", "CapPrm", "CapEff", "CapAmb", "CapBnd"] {
+            assert_eq!(field(set), "0000000000000000", "{set}");
+        }
+        // Filtered by lists of ours: of what is hidden, and of what is allowed.
+        assert_eq!(
+            (field("NoNewPrivs"), field("Seccomp"), field("Seccomp_filters")),
+            ("1".into(), "2".into(), "2".into())
+        );
+        assert_eq!(field("SigBlk"), "0000000000000000");
     }
-    assert_eq!(field("NoNewPrivs"), "1");
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
-    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-    assert_eq!(core.split_whitespace().nth(4), Some("0"));
+    for (limit, most) in [
+        ("Max core file size", "0"),
+        ("Max processes", "1024"),
+        ("Max locked memory", "0"),
+        ("Max msgqueue size", "0"),
+    ] {
+        let line = limits.lines().find_map(|line| line.strip_prefix(limit)).unwrap();
+        assert_eq!(line.split_whitespace().take(2).collect::<Vec<_>>(), [most, most], "{limit}");
+    }
     // Not dumpable: its files in /proc are root's, so not even its own user reads them.
     use std::os::unix::fs::MetadataExt;
     assert_eq!(std::fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid(), 0);

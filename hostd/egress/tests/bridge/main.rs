@@ -5,11 +5,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests stop where they fail")]
 
+mod allowlist;
 mod attacks;
 mod injecting;
 mod life;
 mod limits;
+mod memory;
 mod names;
+mod nowhere;
 mod passing;
 mod protocols;
 mod scrubbing;

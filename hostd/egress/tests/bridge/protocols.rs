@@ -3,6 +3,7 @@
 use crate::support::{
     Server, VALUE, World, bearer,
     git::{Sshd, repository},
+    guest::Ran,
     secret,
     tls::client,
 };
@@ -13,11 +14,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::{Request, body::Frame, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
-use std::{
-    convert::Infallible,
-    io::{Read, Write},
-    sync::Arc,
-};
+use std::{convert::Infallible, sync::Arc};
 use tokio::sync::mpsc;
 
 fn world() -> (World, Server) {
@@ -81,35 +78,65 @@ fn grpc_streams_both_ways_and_keeps_its_trailers() {
     assert_eq!(world.allowed("secret openai").up, 5 * 32);
 }
 
+/// The client of python3-websocket, which Debian's own Python has.
+fn websocket(world: &World, script: &str) -> Ran {
+    world.guest.run("/usr/bin/python3", &["-c", script])
+}
+
+const CONVERSATION: &str = r#"
+import websocket
+there = websocket.create_connection("wss://api.example/ws", timeout=20,
+    header=["Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"])
+for asked in ["hello", "text", "escaped", "binary", "fragments", "large", "héllo"]:
+    there.send(asked)
+    told = there.recv()
+    told = told.decode() if isinstance(told, bytes) else told
+    print(asked, len(told), told.strip("xy"))
+there.close()
+print(there.sock is None)
+"#;
+
 #[test]
-fn a_websocket_gets_the_header_and_its_frames_are_untouched() {
+fn a_websocket_gets_the_header_and_loses_the_value_again() {
     let (mut world, server) = world();
-    let name = ServerName::try_from("api.example").unwrap();
-    let connection = rustls::ClientConnection::new(Arc::new(client(&world, b"http/1.1", &[])), name).unwrap();
-    let stream = world.guest.connect("198.51.100.10:443").unwrap();
-    let mut stream = rustls::StreamOwned::new(connection, stream);
-    let request = "GET /ws HTTP/1.1\r\nHost: api.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).unwrap();
-        head.extend(byte);
-    }
-    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
-    let frame: Vec<u8> = (0..=255).collect();
-    stream.write_all(&frame).unwrap();
-    let mut echoed = vec![0; frame.len()];
-    stream.read_exact(&mut echoed).unwrap();
-    assert_eq!(echoed, frame);
-    assert_eq!(server.last().headers["authorization"], format!("Bearer {VALUE}"));
-    assert_eq!(server.last().headers["sec-websocket-version"], "13");
-    stream.conn.send_close_notify();
-    let _ = stream.flush();
-    drop(stream);
-    let decision = world.decision(|decision| decision.verdict == Outcome::Allowed && decision.up == 256);
-    assert_eq!(decision.down, 256);
+    let placeholder = world.placeholder();
+    let ran = websocket(&world, CONVERSATION);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    ran.lacks(VALUE);
+    let bearer = format!("Bearer {placeholder}");
+    let lines: Vec<&str> = ran.out.lines().collect();
+    let whole = |asked: &str, more: usize| format!("{asked} {} {bearer}", bearer.len() + more);
+    let cut = format!("Bearer {}", &placeholder[..VALUE.len()]);
+    assert_eq!(
+        lines,
+        [
+            "hello 5 hello",
+            &whole("text", 0),
+            &whole("escaped", 0),
+            &format!("binary {} {cut}", cut.len()),
+            &whole("fragments", 0),
+            &whole("large", 300_000),
+            "héllo 5 héllo",
+            "True",
+        ]
+    );
+    let seen = server.last();
+    assert_eq!(seen.headers["authorization"], format!("Bearer {VALUE}"));
+    assert!(!seen.headers.contains_key("sec-websocket-extensions"), "{:?}", seen.headers);
+    let decision = world.decision(|decision| decision.verdict == Outcome::Allowed && decision.up > 0);
+    assert!(decision.down > 300_000 && decision.reason.contains("taken out"), "{decision:?}");
+}
+
+#[test]
+fn a_websocket_that_compresses_is_refused() {
+    let (mut world, _server) = world();
+    let ran = websocket(
+        &world,
+        "import websocket\ntry:\n  websocket.create_connection('wss://api.example/deflate', timeout=20)\n\
+        except websocket.WebSocketBadStatusException as error:\n  print(error.status_code)",
+    );
+    assert_eq!(ran.out, "403\n", "{ran:?}");
+    assert!(world.refused("secret openai").reason.contains("extension of WebSocket"));
 }
 
 const WORK: &str = "set -e; cd \"$1\"; git clone -q \"$2\" work; cd work; git config user.name me; \

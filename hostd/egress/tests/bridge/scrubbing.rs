@@ -7,7 +7,7 @@ fn the_value_never_comes_back() {
     let (mut world, server) = bearer();
     let placeholder = world.placeholder();
     for version in ["--http1.1", "--http2"] {
-        for path in ["/plain", "/header", "/gzip", "/pieces", "/events"] {
+        for path in ["/plain", "/header", "/gzip", "/pieces", "/events", "/escaped", "/lines"] {
             let ran =
                 world.guest.curl(&[version, "-i", "--compressed", &format!("https://api.example{path}")]);
             ran.is("200").lacks(VALUE).has(&placeholder);
@@ -56,4 +56,16 @@ fn events_are_not_held_back_and_large_bodies_not_kept() {
         assert_eq!(ran.out, "8388608 200");
     }
     assert!(memory(&world) - before < 4096, "an 8 MiB body was kept");
+}
+
+#[test]
+fn a_server_is_not_asked_for_a_part_of_an_answer() {
+    let (world, server) = bearer();
+    for version in ["--http1.1", "--http2"] {
+        let ran =
+            world.guest.curl(&[version, "-r", "0-40", "-H", "If-Range: \"x\"", "https://api.example/plain"]);
+        ran.is("200").lacks(VALUE).has(&world.placeholder());
+        let headers = server.last().headers;
+        assert!(!headers.contains_key("range") && !headers.contains_key("if-range"), "{headers:?}");
+    }
 }

@@ -4,7 +4,7 @@
 //! The process holds both ends of it, so that it never writes into the void,
 //! and drops what it cannot write.
 
-use crate::{Error, files, verdict::Cause};
+use crate::{Error, files, verdict::Cause, wire::Pace};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use serde::Deserialize;
 use std::{
@@ -44,6 +44,9 @@ pub(super) fn make(path: &Path) -> Result<OwnedFd, Error> {
 pub(super) struct Events {
     pipe: pipe::Receiver,
     unread: Vec<u8>,
+    /// Of those, what was looked at.
+    at: usize,
+    pace: Pace,
 }
 
 impl Events {
@@ -51,7 +54,7 @@ impl Events {
         let pipe = pipe::OpenOptions::new()
             .open_receiver(path)
             .map_err(|source| Error::Io { operation: "opening the pipe of events", source })?;
-        Ok(Self { pipe, unread: Vec::new() })
+        Ok(Self { pipe, unread: Vec::new(), at: 0, pace: Pace::new() })
     }
 
     /// Forgets what was said before: a reboot that is over is none.
@@ -64,14 +67,21 @@ impl Events {
     /// The next event that says why the machine ends. `None`: the pipe closed.
     pub(super) async fn cause(&mut self) -> Option<Cause> {
         loop {
-            while let Some(event) = self.next() {
-                if let Some(cause) = meaning(&event) {
-                    return Some(cause);
+            // Each look costs something, whatever is there.
+            self.pace.spend().await;
+            match self.next() {
+                Next::Event(event) => {
+                    if let Some(cause) = meaning(&event) {
+                        return Some(cause);
+                    }
                 }
-            }
-            self.pipe.readable().await.ok()?;
-            if !self.fill() {
-                return None;
+                Next::Noise => {}
+                Next::Nothing => {
+                    self.pipe.readable().await.ok()?;
+                    if !self.fill() {
+                        return None;
+                    }
+                }
             }
         }
     }
@@ -82,6 +92,8 @@ impl Events {
         match self.pipe.try_read(&mut buffer) {
             Ok(0) => false,
             Ok(count) => {
+                self.unread.drain(..self.at);
+                self.at = 0;
                 self.unread.extend_from_slice(buffer.get(..count).unwrap_or_default());
                 let beyond = self.unread.len().saturating_sub(KEPT);
                 self.unread.drain(..beyond);
@@ -92,30 +104,37 @@ impl Events {
     }
 
     /// Takes one whole event off what was read: JSON, with blank lines between.
-    fn next(&mut self) -> Option<Event> {
-        loop {
-            let mut stream = serde_json::Deserializer::from_slice(&self.unread).into_iter::<Event>();
-            let parsed = stream.next();
-            let read = stream.byte_offset();
-            match parsed {
-                Some(Ok(event)) => {
-                    self.unread.drain(..read);
-                    return Some(event);
-                }
-                // Not all of it is here yet.
-                Some(Err(error)) if error.is_eof() => return None,
-                None => {
-                    self.unread.clear();
-                    return None;
-                }
-                Some(Err(_)) => {
-                    // What does not parse was cut off: the next one begins with a line of its own.
-                    let next = self.unread.iter().skip(1).position(|byte| *byte == b'{').map(|at| at + 1);
-                    self.unread.drain(..next.unwrap_or(self.unread.len()));
-                }
+    fn next(&mut self) -> Next {
+        let unread = self.unread.get(self.at..).unwrap_or_default();
+        let mut stream = serde_json::Deserializer::from_slice(unread).into_iter::<Event>();
+        match stream.next() {
+            Some(Ok(event)) => {
+                self.at += stream.byte_offset();
+                Next::Event(event)
+            }
+            // Not all of it is here yet.
+            Some(Err(error)) if error.is_eof() => Next::Nothing,
+            None => {
+                self.at = self.unread.len();
+                Next::Nothing
+            }
+            Some(Err(_)) => {
+                // What does not parse was cut off: the next one begins with a line of its own.
+                let next = unread.iter().skip(1).position(|byte| *byte == b'{').map(|at| at + 1);
+                self.at += next.unwrap_or(unread.len());
+                Next::Noise
             }
         }
     }
+}
+
+/// What is next in the pipe.
+enum Next {
+    Event(Event),
+    /// Something else, which was passed over.
+    Noise,
+    /// Not yet a whole event.
+    Nothing,
 }
 
 fn meaning(event: &Event) -> Option<Cause> {
@@ -173,6 +192,29 @@ mod tests {
             assert_eq!(events.cause().await, Some(Cause::Panic));
             drop(end);
             assert_eq!(events.cause().await, None);
+        })
+        .await;
+    }
+
+    /// What is said without end is kept and looked at within limits, and does not keep a
+    /// word that makes sense from being heard.
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_read_within_limits() {
+        use std::io::Write;
+        with_pipe(async |mut end, mut events| {
+            for flood in ["{", "[", "x", "\"", r#"{"a":"#, r#"{"source":"vm","event":"booted"}"#] {
+                let flood = flood.repeat(16 * KEPT / flood.len());
+                let mut left = flood.as_bytes();
+                while !left.is_empty() {
+                    // The pipe takes what it has room for, and what it has none for is lost.
+                    left = left.get(end.write(left).unwrap_or(1)..).unwrap_or_default();
+                    let _ = tokio::time::timeout(Pace::SECOND, events.cause()).await;
+                    assert!(events.unread.len() <= KEPT + 4096, "{} bytes are kept", events.unread.len());
+                }
+            }
+            events.forget();
+            end.write_all(format!("\n\n{}", said("vm", "rebooting")).as_bytes()).unwrap();
+            assert_eq!(events.cause().await, Some(Cause::Reset));
         })
         .await;
     }

@@ -19,7 +19,12 @@ mod vm;
 pub use detect::{ACCEPTED, accepted, version};
 pub(crate) use events::path as events_path;
 
-use crate::{Capabilities, Driver, Error, Known, Launch, Vm, cgroup::Groups, kvm, process::Process};
+use crate::{
+    Capabilities, Driver, Error, Known, Launch, Vm,
+    jail::{Jail, wire::Room},
+    kvm,
+    process::Process,
+};
 use berth_types::ByteSize;
 use std::{
     path::{Path, PathBuf},
@@ -45,6 +50,9 @@ pub struct Rate {
     pub operations: u64,
 }
 
+/// What a process of it opens of the host's devices.
+const DEVICES: &[&str] = &["/dev/null", "/dev/urandom", "/dev/kvm"];
+
 #[derive(Clone, Debug)]
 pub struct CloudHypervisor {
     binary: PathBuf,
@@ -53,7 +61,7 @@ pub struct CloudHypervisor {
     /// Whose members may use KVM, where that takes a group.
     device_group: Option<u32>,
     landlock: bool,
-    groups: Groups,
+    jail: Jail,
 }
 
 impl CloudHypervisor {
@@ -65,13 +73,19 @@ impl CloudHypervisor {
         let access = kvm::access()
             .map_err(|error| Error::Refused { operation: "looking for KVM", message: error.to_string() })?;
         Ok(Self {
-            binary,
+            binary: binary.clone(),
             version,
             settings: settings.clone(),
             device_group: access.group,
             landlock: landlock::is_there(),
-            groups: Groups::prepare(),
+            jail: Jail::new(Room::of(&binary, &[], DEVICES)?)?,
         })
+    }
+
+    /// Has jails made before a machine needs one.
+    pub fn start_ahead(mut self) -> Self {
+        self.jail.start_ahead();
+        self
     }
 
     pub fn binary(&self) -> &Path {

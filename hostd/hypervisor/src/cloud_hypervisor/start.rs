@@ -3,16 +3,12 @@
 use super::{CloudHypervisor, config::Machine, events, state::Restoring};
 use crate::{
     Error, Launch, Origin,
-    files::DISK,
-    spawn::{self, Confinement, Newborn},
+    files::{self, DISK},
+    jail::{FIRST, Program},
+    spawn::{self, Newborn},
 };
-use berth_launch::Program;
-use rustix::fs::{Mode, OFlags};
-use std::{
-    ffi::OsString,
-    os::fd::{AsFd, AsRawFd},
-    path::Path,
-};
+use rustix::fs::OFlags;
+use std::{ffi::OsString, os::fd::AsFd, path::Path};
 
 /// A process that waits for its first request, and what that needs.
 pub(super) struct Begun {
@@ -27,7 +23,7 @@ pub(super) struct Begun {
 /// Blocks for a few milliseconds: to be called where that is allowed.
 pub(super) fn start(driver: &CloudHypervisor, launch: &Launch) -> Result<Begun, Error> {
     let laid = spawn::lay_out(launch)?;
-    let direct = takes_direct(&launch.directory.join(DISK));
+    let direct = takes_direct(&launch.directory);
     let restoring = match launch.origin {
         Origin::Boot => {
             check(&launch.kernel)?;
@@ -45,27 +41,24 @@ pub(super) fn start(driver: &CloudHypervisor, launch: &Launch) -> Result<Begun, 
     let pipe = events::make(&pipe_path)?;
     let words = [
         "--api-socket".to_owned(),
-        format!("fd={}", socket.as_raw_fd()),
+        format!("fd={FIRST}"),
         "--event-monitor".to_owned(),
-        format!("fd={}", pipe.as_raw_fd()),
+        format!("fd={}", FIRST + 1),
         "--seccomp".to_owned(),
         "true".to_owned(),
     ];
     let name = driver.binary.clone().into_os_string();
+    // Named in the description of a restored machine too.
+    let files = vec![launch.kernel.clone(), launch.initrd.clone()];
     let program = Program {
         path: driver.binary.clone(),
         arguments: [name].into_iter().chain(words.map(OsString::from)).collect(),
-        environment: [spawn::ENVIRONMENT].map(|(name, value)| (name.into(), value.into())).into(),
         streams: [spawn::null()?, laid.console.into(), laid.log.into()],
-    };
-    let confinement = Confinement {
-        netns: launch.netns.as_fd(),
         kept: &[socket.as_fd(), pipe.as_fd()],
-        uid: launch.uid,
+        files,
         device_group: driver.device_group,
     };
-    let group = driver.groups.make(&launch.id, launch.cpus, launch.memory);
-    newborn.bear(&program, &confinement, group.as_ref(), &launch.directory)?;
+    newborn.bear(&driver.jail, launch, program)?;
     Ok(Begun { newborn, memory: laid.memory, direct, restoring })
 }
 
@@ -81,7 +74,8 @@ fn check(file: &Path) -> Result<(), Error> {
 }
 
 /// Not every filesystem does; there the page cache is used.
-fn takes_direct(disk: &Path) -> bool {
-    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(disk, flags, Mode::empty()).is_ok()
+fn takes_direct(directory: &Path) -> bool {
+    let Ok(disk) = files::read(directory, DISK) else { return false };
+    let flags = rustix::fs::fcntl_getfl(&disk);
+    flags.is_ok_and(|flags| rustix::fs::fcntl_setfl(&disk, flags | OFlags::DIRECT).is_ok())
 }

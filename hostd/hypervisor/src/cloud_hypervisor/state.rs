@@ -5,13 +5,13 @@
 use super::config::Machine;
 use crate::{
     Error,
-    files::{self, STATE, UNFINISHED},
+    files::{self, Files, STATE, UNFINISHED},
 };
-use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
+use berth_sys::{Directory, Expected, Owner, machine::STATE_MAX};
+use rustix::fs::{Mode, fchmod};
 use std::{
     fs::File,
-    io::{self, Read, Write},
-    os::fd::OwnedFd,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -22,13 +22,12 @@ pub(super) const RESTORING: &str = "restoring";
 const DEVICES: &str = "state.json";
 const DESCRIPTION: &str = "config.json";
 const MEMORY: &str = "memory-ranges";
-/// Some tens of kilobytes for a vCPU; far more is no device state.
-const STATE_MAX: u64 = 16 * 1024 * 1024;
 
 /// A save under way.
 pub(super) struct Saving {
     directory: PathBuf,
-    place: OwnedFd,
+    place: Directory,
+    uid: u32,
 }
 
 impl Saving {
@@ -38,7 +37,7 @@ impl Saving {
         let begin = || {
             let place = make(directory, SAVING, uid)?;
             create(&place, MEMORY)?;
-            Ok(Self { directory: directory.to_owned(), place })
+            Ok(Self { directory: directory.to_owned(), place, uid })
         };
         begin().map_err(|source| Error::Io { operation: "saving device state", source })
     }
@@ -47,10 +46,11 @@ impl Saving {
     /// disk below is for whoever wants it to last.
     pub(super) fn finish(self) -> Result<(), Error> {
         let finish = || {
-            let devices = read(&self.place, DEVICES)?;
+            let written = Expected::of(Owner::OwnOr(self.uid)).at_most(STATE_MAX);
+            let devices = self.place.read(DEVICES, written)?;
             let mut state = files::create(&self.directory, UNFINISHED)?;
             state.write_all(&devices)?;
-            std::fs::rename(self.directory.join(UNFINISHED), self.directory.join(STATE))
+            files::rename(&self.directory, UNFINISHED, STATE)
         };
         finish().map_err(|source| Error::Io { operation: "saving device state", source })
     }
@@ -68,8 +68,7 @@ pub(super) struct Restoring(PathBuf);
 impl Restoring {
     pub(super) fn begin(directory: &Path, uid: u32, machine: &Machine<'_>) -> Result<Self, Error> {
         let begin = || {
-            let mut devices = Vec::new();
-            limited(files::read(directory, STATE)?, &mut devices)?;
+            let devices = Files::open(directory)?.read_file(STATE)?;
             let place = make(directory, RESTORING, uid)?;
             let restoring = Self(directory.to_owned());
             create(&place, DEVICES)?.write_all(&devices)?;
@@ -86,46 +85,25 @@ impl Drop for Restoring {
     }
 }
 
-/// A fresh directory of the machine's, held by a descriptor: what its owner
-/// may put in its place later is not ours.
-fn make(directory: &Path, name: &str, uid: u32) -> io::Result<OwnedFd> {
-    let path = directory.join(name);
-    match std::fs::remove_dir_all(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    rustix::fs::mkdirat(CWD, &path, Mode::RWXU)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let place = rustix::fs::open(&path, flags, Mode::empty())?;
-    rustix::fs::fchown(&place, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
+/// A fresh directory of the machine's, held by a descriptor. Its hypervisor may put
+/// anything into it, and nothing in its place.
+fn make(directory: &Path, name: &str, uid: u32) -> io::Result<Directory> {
+    let files = Files::open(directory)?;
+    files.remove_all(name)?;
+    let place = files.make(name, 0o700)?;
+    place.give(uid, uid)?;
     Ok(place)
 }
 
 /// A file that its directory's owner may read and not write.
-fn create(place: &OwnedFd, name: &str) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(place, name, flags, Mode::RUSR | Mode::WUSR)?;
-    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH)?;
-    Ok(file.into())
-}
-
-fn read(place: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut bytes = Vec::new();
-    limited(rustix::fs::openat(place, name, flags, Mode::empty())?.into(), &mut bytes)?;
-    Ok(bytes)
-}
-
-fn limited(file: File, bytes: &mut Vec<u8>) -> io::Result<()> {
-    let found = file.metadata()?;
-    if !found.is_file() || found.len() > STATE_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no device state"));
-    }
-    file.take(STATE_MAX).read_to_end(bytes).map(drop)
+fn create(place: &Directory, name: &str) -> io::Result<File> {
+    let file = place.create(name)?;
+    fchmod(&file, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH)?;
+    Ok(file)
 }
 
 fn clear(directory: &Path, name: &str) {
-    if let Err(error) = std::fs::remove_dir_all(directory.join(name)) {
+    if let Err(error) = Files::open(directory).and_then(|files| files.remove_all(name)) {
         tracing::debug!(%error, directory = %directory.display(), name, "cannot clear away");
     }
 }

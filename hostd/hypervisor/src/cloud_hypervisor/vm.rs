@@ -9,20 +9,24 @@ use super::{
     state::{RESTORING, SAVING, Saving},
 };
 use crate::{
-    Error, Exit, Known, Launch, Vm, files,
+    Error, Exit, Known, Launch, Vm, files, jail,
     process::{End, Process},
+    spawn,
     supervise::{LAST_WORDS, Supervised, ended_meanwhile, explain},
     verdict::Cause,
 };
 use berth_types::ByteSize;
 use rustix::process::Signal;
 use std::{
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
 };
 use tokio::{sync::Mutex, time::timeout};
+
+/// It waits for the others, and has no filter of its own.
+const FIRST_THREAD: &str = "cloud-hyperviso";
 
 #[derive(Debug)]
 pub(super) struct CloudVm {
@@ -37,6 +41,7 @@ impl CloudVm {
     pub(super) async fn start(driver: CloudHypervisor, mut launch: Launch) -> Result<Arc<Self>, Error> {
         let laid_out = launch.take_laid_out();
         let socket = launch.socket.clone();
+        let expected = spawn::expected(&launch, driver.device_group, Some(FIRST_THREAD))?;
         let clock = Instant::now();
         let (driver, launch, begun) = blocking("starting the hypervisor", move || {
             let begun = start::start(&driver, &launch)?;
@@ -56,13 +61,18 @@ impl CloudVm {
             if restoring.is_some() {
                 laid_out.await?;
                 api.restore(RESTORING, &LINKS.map(|(id, _)| id), taps).await?;
+                newborn.confined(&expected)?;
             } else {
-                boot(&api, &machine, taps).await?;
+                describe(&api, &machine, taps).await?;
+                newborn.confined(&expected)?;
+                api.boot().await?;
             }
             tracing::debug!(?spawned, ready = ?clock.elapsed(), "started Cloud Hypervisor");
             Ok(events)
         };
-        match going.await {
+        let going = going.await;
+        driver.jail.fill_later();
+        match going {
             Ok(events) => match newborn.grown() {
                 Some((process, leftovers)) => Ok(Self::supervise(process, api, events, directory, leftovers)),
                 None => Err(Error::Gone(Exit::Unknown)),
@@ -77,7 +87,7 @@ impl CloudVm {
         known: Known,
     ) -> Result<Arc<Self>, Error> {
         let pipe = events::path(&known.socket);
-        let group = driver.groups.of_process(process.pid());
+        let group = driver.jail.groups().of_process(process.pid());
         let leftovers: Vec<PathBuf> = [known.socket.clone(), pipe.clone()].into_iter().chain(group).collect();
         let api = Api::new(&known.socket);
         let clear = || leftovers.iter().for_each(|path| files::discard(path));
@@ -127,14 +137,14 @@ impl CloudVm {
     }
 }
 
-async fn boot(api: &Api, machine: &Machine<'_>, taps: Vec<OwnedFd>) -> Result<(), Error> {
-    api.create(machine.to_boot()).await?;
+async fn describe(api: &Api, machine: &Machine<'_>, taps: Vec<OwnedFd>) -> Result<(), Error> {
+    api.create(&machine.to_boot()).await?;
     for (index, tap) in taps.into_iter().enumerate() {
         if let Some(link) = machine.link(index) {
             api.add_link(&link, tap).await?;
         }
     }
-    api.boot().await
+    Ok(())
 }
 
 /// What was heard of a process until its end.
@@ -195,6 +205,7 @@ impl Vm for CloudVm {
     }
 
     async fn resize_disk(&self, size: ByteSize) -> Result<(), Error> {
+        jail::allow_file_size(&self.supervised.process, size.bytes())?;
         self.supervised.or_gone(self.api.resize_disk(DISK_ID, size.bytes()).await).await
     }
 
@@ -215,9 +226,10 @@ async fn save(api: &Api, directory: &Path) -> Result<(), Error> {
     const OPERATION: &str = "saving device state";
     let place = directory.to_owned();
     let saving = blocking(OPERATION, move || {
-        // The directory's owner is the process's user.
-        let owner = std::fs::metadata(&place).map_err(|source| Error::Io { operation: OPERATION, source })?;
-        Saving::begin(&place, owner.uid())
+        // The directory's group has the number of the process's user.
+        let files =
+            files::Files::open(&place).map_err(|source| Error::Io { operation: OPERATION, source })?;
+        Saving::begin(&place, files.uid())
     })
     .await?;
     api.save(SAVING).await?;

@@ -3,7 +3,7 @@
 //! All paths of the machine are relative to its directory, and its links and
 //! control socket are descriptors: a clone of the directory runs unchanged.
 
-use super::detect::Accelerator;
+use super::{Settings, detect::Accelerator};
 use crate::{
     Origin,
     files::{CONSOLE, DISK, RAM},
@@ -21,6 +21,7 @@ const TRANSLATION_CACHE: u32 = 128;
 const EMULATED_CPU: &str = "max,erms=off,fsrm=off";
 
 pub(super) struct Arguments<'a> {
+    pub(super) settings: &'a Settings,
     pub(super) name: &'a str,
     /// Of this process: another one's guest sees that it is another one's.
     pub(super) identity: &'a str,
@@ -48,13 +49,13 @@ impl Arguments<'_> {
             text(&["-uuid", self.identity]);
         }
         text(&["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]);
-        match self.accelerator {
-            Accelerator::Kvm => text(&["-accel", "kvm", "-cpu", "host"]),
-            Accelerator::Tcg => {
-                text(&["-accel", &format!("tcg,thread=multi,tb-size={TRANSLATION_CACHE}")]);
-                text(&["-cpu", EMULATED_CPU]);
-            }
-        }
+        let (accelerator, model) = match self.accelerator {
+            Accelerator::Kvm => ("kvm".to_owned(), "host"),
+            Accelerator::Tcg => (format!("tcg,thread=multi,tb-size={TRANSLATION_CACHE}"), EMULATED_CPU),
+        };
+        let features = self.settings.cpu_features.trim();
+        let separator = if features.is_empty() { "" } else { "," };
+        text(&["-accel", &accelerator, "-cpu", &format!("{model}{separator}{features}")]);
         text(&["-smp", &self.cpus.to_string(), "-m", &format!("{}M", self.memory >> 20)]);
         text(&[
             "-object",
@@ -88,6 +89,8 @@ impl Arguments<'_> {
         match self.origin {
             Origin::Boot => {
                 text(&["-append", &self.kernel_line()]);
+                // No vCPU runs before its process was seen to be confined.
+                text(&["-S"]);
                 files.extend([("-kernel", self.kernel), ("-initrd", self.initrd)]);
             }
             // What it booted from is long in its memory; reading 50 MB of it
@@ -120,7 +123,9 @@ impl Arguments<'_> {
                 u64::from(khz) * 4
             ));
         }
-        line
+        line.push(' ');
+        line.push_str(&self.settings.kernel_arguments);
+        line.trim_end().to_owned()
     }
 }
 
@@ -140,7 +145,12 @@ mod tests {
     use super::*;
 
     fn line(accelerator: Accelerator, origin: Origin) -> Vec<String> {
+        line_with(&Settings::default(), accelerator, origin)
+    }
+
+    fn line_with(settings: &Settings, accelerator: Accelerator, origin: Origin) -> Vec<String> {
         Arguments {
+            settings,
             name: "abcdefghijkl",
             identity: "6fb3b5f4-9d9c-4d0e-8b0e-2f6f3f6c1d52",
             accelerator,
@@ -191,8 +201,25 @@ mod tests {
 
     #[test]
     fn a_saved_machine_waits_for_its_state() {
-        assert!(!line(Accelerator::Tcg, Origin::Boot).contains(&"-incoming".to_owned()));
+        let boot = line(Accelerator::Tcg, Origin::Boot);
+        assert!(!boot.contains(&"-incoming".to_owned()) && boot.contains(&"-S".to_owned()));
         assert_eq!(after(&line(Accelerator::Tcg, Origin::Saved), "-incoming"), "defer");
+    }
+
+    #[test]
+    fn an_operators_kernel_words_and_cpu_features_come_last() {
+        let settings = Settings {
+            kernel_arguments: "noxsave mitigations=off".to_owned(),
+            cpu_features: "-arch-capabilities".to_owned(),
+            ..Settings::default()
+        };
+        for (accelerator, model) in [(Accelerator::Kvm, "host"), (Accelerator::Tcg, EMULATED_CPU)] {
+            let line = line_with(&settings, accelerator, Origin::Boot);
+            assert!(after(&line, "-append").ends_with(" noxsave mitigations=off"));
+            assert_eq!(after(&line, "-cpu"), format!("{model},-arch-capabilities"));
+        }
+        assert_eq!(after(&line(Accelerator::Kvm, Origin::Boot), "-cpu"), "host");
+        assert!(!after(&line(Accelerator::Kvm, Origin::Boot), "-append").ends_with(' '));
     }
 
     #[test]

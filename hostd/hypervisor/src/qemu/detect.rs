@@ -1,13 +1,15 @@
 //! What this host offers: the program, its version, its firmware, an
 //! accelerator, and the speed of the clock that guests see.
 
-use super::Accel;
-use crate::{Error, kvm};
+use super::{Accel, LAYOUT, Settings};
+use crate::{Error, jail::wire::Room, kvm};
 use std::{
     io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
+
+const TCG_MODULE: &str = "accel-tcg-x86_64.so";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accelerator {
@@ -24,6 +26,19 @@ pub fn version(binary: &Path) -> Result<String, Error> {
     })
 }
 
+/// A version as manifests name it: device state is tied to all of this. A guest that
+/// has seen one CPU cannot go on with another.
+pub(super) fn whole_version(version: &str, accelerator: Accelerator, settings: &Settings) -> String {
+    let cpu = match accelerator {
+        // As it was before there was another.
+        Accelerator::Tcg => "",
+        Accelerator::Kvm => "-kvm",
+    };
+    let features = settings.cpu_features.trim();
+    let separator = if features.is_empty() { "" } else { "," };
+    format!("{version}+{LAYOUT}{cpu}{separator}{features}")
+}
+
 /// Looks for the firmware before the first machine does, where the error
 /// reaches an operator and not a user.
 pub(super) fn firmware(binary: &Path, name: &Path) -> Result<PathBuf, Error> {
@@ -36,9 +51,26 @@ pub(super) fn firmware(binary: &Path, name: &Path) -> Result<PathBuf, Error> {
             .map(|directory| Path::new(directory).join(name))
             .find(|path| path.exists())
     };
-    found.ok_or_else(|| Error::Refused {
+    found.and_then(|found| found.canonicalize().ok()).ok_or_else(|| Error::Refused {
         operation: "finding the firmware",
         message: format!("{} is not there: install the package that has it", name.display()),
+    })
+}
+
+/// What a process of it sees of the host. Its firmware's directory has the small programs
+/// that load a kernel, too.
+pub(super) fn room(binary: &Path, firmware: &Path, accelerator: Accelerator) -> Result<Room, Error> {
+    let devices: &[_] = match accelerator {
+        Accelerator::Kvm => &["/dev/null", "/dev/urandom", "/dev/kvm"],
+        Accelerator::Tcg => &["/dev/null", "/dev/urandom"],
+    };
+    let data: Vec<_> = firmware.parent().map(Path::to_owned).into_iter().collect();
+    let room = Room::of(binary, &data, devices)?;
+    // Where it is not built in, emulation is a module.
+    let module = room.directory_of("libc.so").map(|directory| directory.join("qemu").join(TCG_MODULE));
+    Ok(match module.filter(|module| module.exists()) {
+        Some(module) => room.with_module(module),
+        None => room,
     })
 }
 
@@ -50,7 +82,8 @@ pub(super) fn accelerator(wanted: Accel) -> Result<(Accelerator, Option<u32>), E
     };
     match wanted {
         Accel::Tcg => Ok((Accelerator::Tcg, None)),
-        Accel::Kvm => Ok((Accelerator::Kvm, kvm::prove().map_err(unusable)?.group)),
+        // Asked for by name, it need not run ordinary kernels: the operator may have another.
+        Accel::Kvm => Ok((Accelerator::Kvm, kvm::access().map_err(unusable)?.group)),
         Accel::Auto => Ok(match kvm::prove() {
             Ok(access) => (Accelerator::Kvm, access.group),
             Err(_) => (Accelerator::Tcg, None),
@@ -111,6 +144,15 @@ mod tests {
         assert_eq!(parse_version("QEMU emulator version 10.1.0\n").unwrap(), "10.1.0");
         assert_eq!(parse_version("ls (GNU coreutils) 9.1"), None);
         assert_eq!(parse_version(""), None);
+    }
+
+    #[test]
+    fn state_is_tied_to_the_cpu_that_its_guest_has_seen() {
+        let plain = Settings::default();
+        let changed = Settings { cpu_features: " -pmu ".to_owned(), ..Settings::default() };
+        assert_eq!(whole_version("7.2.22", Accelerator::Tcg, &plain), "7.2.22+2");
+        assert_eq!(whole_version("7.2.22", Accelerator::Kvm, &plain), "7.2.22+2-kvm");
+        assert_eq!(whole_version("7.2.22", Accelerator::Kvm, &changed), "7.2.22+2-kvm,-pmu");
     }
 
     #[test]

@@ -7,27 +7,25 @@
 
 mod arguments;
 mod detect;
-mod linked;
 mod qmp;
+mod realtime;
 mod start;
 mod vm;
 
-use crate::{Capabilities, Driver, Error, Known, Launch, Vm, cgroup::Groups, files, process::Process};
+use crate::{Capabilities, Driver, Error, Known, Launch, Vm, files, jail::Jail, process::Process};
 use detect::Accelerator;
-use linked::Ahead;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 pub use detect::version;
-pub use linked::LIBRARY;
 
 /// As records, manifests and the configuration name it.
 pub const NAME: &str = "qemu";
 /// Counts our own changes to the devices a machine has: state that was saved
 /// with others cannot be loaded.
-pub(crate) const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 2;
 
 /// How guests' code is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +37,35 @@ pub enum Accel {
     Tcg,
 }
 
+/// What an operator decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The program, by name or path.
+    pub binary: PathBuf,
+    /// Firmware for `-M microvm`, by name or path.
+    pub firmware: PathBuf,
+    pub accel: Accel,
+    /// Further words on guests' kernel command line.
+    pub kernel_arguments: String,
+    /// What guests' CPU has or lacks beside its model.
+    pub cpu_features: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            binary: "qemu-system-x86_64".into(),
+            firmware: "qboot.rom".into(),
+            accel: Accel::Auto,
+            kernel_arguments: String::new(),
+            cpu_features: String::new(),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Qemu {
+    settings: Settings,
     binary: PathBuf,
     firmware: PathBuf,
     version: String,
@@ -48,38 +73,47 @@ pub struct Qemu {
     tsc_khz: u32,
     /// Whose members may use KVM, where that takes a group.
     device_group: Option<u32>,
-    groups: Groups,
-    /// Processes to become a machine's, where there are any.
-    ahead: Option<Arc<Ahead>>,
+    jail: Jail,
+    /// At real-time priority, of boots.
+    boots: realtime::Turns,
 }
 
 impl Qemu {
     /// Looks at the host once, at start. Runs the program, so it blocks for
     /// some tens of milliseconds.
-    pub fn detect(binary: &Path, firmware: &Path, accel: Accel) -> Result<Self, Error> {
-        let (accelerator, device_group) = detect::accelerator(accel)?;
-        let version = format!("{}+{LAYOUT}", detect::version(binary)?);
+    pub fn detect(settings: &Settings) -> Result<Self, Error> {
+        let (accelerator, device_group) = detect::accelerator(settings.accel)?;
+        let version = detect::whole_version(&detect::version(&settings.binary)?, accelerator, settings);
+        let firmware = detect::firmware(&settings.binary, &settings.firmware)?;
+        let binary = files::find_program(&settings.binary).unwrap_or_else(|| settings.binary.clone());
         Ok(Self {
-            binary: files::find_program(binary).unwrap_or_else(|| binary.to_owned()),
+            settings: settings.clone(),
+            jail: Jail::new(detect::room(&binary, &firmware, accelerator)?)?,
+            binary,
             version,
-            firmware: detect::firmware(binary, firmware)?,
+            firmware,
             accelerator,
             tsc_khz: detect::tsc_khz()?,
             device_group,
-            groups: Groups::prepare(),
-            ahead: None,
+            boots: realtime::Turns::for_this_host(),
         })
     }
 
-    /// Has processes linked ahead, where the library for that is there. Of a script
-    /// that starts the program, only the interpreter would be.
-    pub fn link_ahead(mut self, library: &Path) -> Self {
-        if library.is_file() && files::is_linked(&self.binary) {
-            let ahead = Ahead::new(self.binary.clone(), library.to_owned(), self.groups.clone());
-            ahead.fill();
-            self.ahead = Some(ahead);
-        }
+    /// Has jails made before a machine needs one.
+    pub fn start_ahead(mut self) -> Self {
+        self.jail.start_ahead();
         self
+    }
+
+    /// The version that another program would have with these settings.
+    pub fn version_of(binary: &Path, settings: &Settings) -> Result<String, Error> {
+        let (accelerator, _) = detect::accelerator(settings.accel)?;
+        Ok(detect::whole_version(&detect::version(binary)?, accelerator, settings))
+    }
+
+    /// Without hardware virtualisation.
+    pub fn is_emulated(&self) -> bool {
+        self.accelerator == Accelerator::Tcg
     }
 
     /// For `doctor` and the log: which way guests' code is run.

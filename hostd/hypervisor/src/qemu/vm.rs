@@ -2,14 +2,17 @@
 
 use super::{
     Qemu,
-    linked::Ahead,
+    detect::Accelerator,
     qmp::{LIMIT, Qmp, Seen},
+    realtime::{self, Raised, Turn},
     start,
 };
 use crate::{
     Error, Exit, Known, Launch, Origin, Vm,
     files::{self, STATE, UNFINISHED},
+    jail,
     process::Process,
+    spawn,
     supervise::{LAST_WORDS, Supervised, ended_meanwhile, explain},
 };
 use berth_types::ByteSize;
@@ -43,33 +46,68 @@ pub(super) struct QemuVm {
     directory: PathBuf,
     /// Two saves at once would share a file.
     saving: Mutex<()>,
-    ahead: Option<Arc<Ahead>>,
 }
 
 impl QemuVm {
     pub(super) async fn start(qemu: Qemu, mut launch: Launch) -> Result<Arc<Self>, Error> {
         let laid_out = launch.take_laid_out();
-        let (directory, socket, origin) = (launch.directory.clone(), launch.socket.clone(), launch.origin);
-        let (clock, ahead) = (Instant::now(), qemu.ahead.clone());
-        let newborn = tokio::task::spawn_blocking(move || start::start(&qemu, &launch))
+        let launch = Arc::new(launch);
+        if (launch.origin, qemu.accelerator) != (Origin::Boot, Accelerator::Tcg) {
+            return Ok(Self::begin(&qemu, &launch, laid_out, None).await?.0);
+        }
+        for patience in realtime::PATIENCE {
+            let turn = qemu.boots.next().await;
+            let (vm, raised) = Self::begin(&qemu, &launch, async { Ok(()) }, turn).await?;
+            let Some(raised) = raised else { return Ok(vm) };
+            let unfinished = Unfinished(Some(vm));
+            if unfinished.guest_init_runs(&raised, patience).await {
+                drop(raised);
+                return unfinished.finish();
+            }
+            tracing::warn!(machine = %launch.id, ?patience, "a boot stands still: its timer was measured wrongly; once more");
+            unfinished.end().await?;
+        }
+        Ok(Self::begin(&qemu, &launch, laid_out, None).await?.0)
+    }
+
+    /// Returns when the control socket answers, for a saved machine when its state is loaded.
+    async fn begin(
+        qemu: &Qemu,
+        launch: &Arc<Launch>,
+        laid_out: impl Future<Output = Result<(), Error>>,
+        turn: Option<Turn>,
+    ) -> Result<(Arc<Self>, Option<Raised>), Error> {
+        let (directory, socket) = (launch.directory.clone(), launch.socket.clone());
+        let expected = spawn::expected(launch, qemu.device_group, None)?;
+        let clock = Instant::now();
+        let starting = (qemu.clone(), Arc::clone(launch));
+        let newborn = tokio::task::spawn_blocking(move || start::start(&starting.0, &starting.1))
             .await
             .map_err(|error| Error::Io { operation: "starting the hypervisor", source: error.into() })??;
         let spawned = clock.elapsed();
+        let raised =
+            turn.zip(newborn.process()).and_then(|(turn, process)| turn.raise(process.pid(), &directory));
         let begun = async {
             let qmp = Qmp::connect(socket, START_LIMIT).await?;
             let answered = clock.elapsed();
-            if origin == Origin::Saved {
+            if launch.origin == Origin::Saved {
                 laid_out.await?;
                 restore(&qmp, &directory).await?;
+            }
+            newborn.confined(&expected)?;
+            if launch.origin == Origin::Boot {
+                qmp.ask("starting the machine", qmp::cont {}).await?;
             }
             tracing::debug!(?spawned, ?answered, ready = ?clock.elapsed(), "started QEMU");
             Ok(qmp)
         };
         let begun = begun.await;
-        ahead.iter().for_each(Ahead::fill_later);
+        qemu.jail.fill_later();
         match begun {
             Ok(qmp) => match newborn.grown() {
-                Some((process, leftovers)) => Ok(Self::supervise(process, qmp, directory, leftovers, ahead)),
+                Some((process, leftovers)) => {
+                    Ok((Self::supervise(process, qmp, directory, leftovers), raised))
+                }
                 None => Err(Error::Gone(Exit::Unknown)),
             },
             Err(error) => Err(explain(error, newborn.process(), &directory).await),
@@ -77,7 +115,9 @@ impl QemuVm {
     }
 
     pub(super) async fn adopt(qemu: &Qemu, process: Process, known: Known) -> Result<Arc<Self>, Error> {
-        let group = qemu.groups.of_process(process.pid());
+        realtime::lower(process.id())
+            .map_err(|source| Error::Io { operation: "lowering a hypervisor's priority", source })?;
+        let group = qemu.jail.groups().of_process(process.pid());
         let leftovers: Vec<PathBuf> = [known.socket.clone()].into_iter().chain(group).collect();
         let clear = || leftovers.iter().for_each(|path| files::discard(path));
         let asked = async {
@@ -86,13 +126,13 @@ impl QemuVm {
             Ok((qmp, status))
         };
         match asked.await {
-            // Started to be restored, and whoever was to hand over the state is gone.
-            Ok((_, RunState::inmigrate)) => {
+            // Started to be restored or to boot, and whoever was to go on with it is gone.
+            Ok((_, RunState::inmigrate | RunState::prelaunch)) => {
                 process.kill().await?;
                 clear();
                 Err(Error::Gone(Exit::Signal(Signal::KILL.as_raw())))
             }
-            Ok((qmp, _)) => Ok(Self::supervise(process, qmp, known.directory, leftovers, qemu.ahead.clone())),
+            Ok((qmp, _)) => Ok(Self::supervise(process, qmp, known.directory, leftovers)),
             Err(error) => match ended_meanwhile(&process, &known.directory).await {
                 Some(exit) => {
                     clear();
@@ -103,13 +143,7 @@ impl QemuVm {
         }
     }
 
-    fn supervise(
-        process: Process,
-        qmp: Qmp,
-        directory: PathBuf,
-        leftovers: Vec<PathBuf>,
-        ahead: Option<Arc<Ahead>>,
-    ) -> Arc<Self> {
+    fn supervise(process: Process, qmp: Qmp, directory: PathBuf, leftovers: Vec<PathBuf>) -> Arc<Self> {
         let qmp = Arc::new(qmp);
         let witness = Arc::downgrade(&qmp);
         let last_words = move |end| async move {
@@ -118,7 +152,42 @@ impl QemuVm {
             (end, qmp.cause())
         };
         let supervised = Supervised::watch(Arc::new(process), directory.clone(), leftovers, last_words);
-        Arc::new(Self { supervised, qmp, directory, saving: Mutex::default(), ahead })
+        Arc::new(Self { supervised, qmp, directory, saving: Mutex::default() })
+    }
+}
+
+/// A boot whose guest-init does not run yet. Dropped, its process ends.
+struct Unfinished(Option<Arc<QemuVm>>);
+
+impl Unfinished {
+    /// False: it has not begun to run within the limit. A process that has ended is for the caller's `wait` to explain.
+    async fn guest_init_runs(&self, raised: &Raised, limit: Duration) -> bool {
+        let Some(vm) = &self.0 else { return false };
+        tokio::select! {
+            runs = raised.guest_init_runs(limit) => runs,
+            _ = vm.wait() => true,
+        }
+    }
+
+    fn finish(mut self) -> Result<Arc<QemuVm>, Error> {
+        self.0.take().ok_or(Error::Gone(Exit::Unknown))
+    }
+
+    async fn end(mut self) -> Result<(), Error> {
+        if let Some(vm) = self.0.take() {
+            vm.kill().await?;
+            // Then its socket is gone too.
+            vm.wait().await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(vm) = &self.0 {
+            let _ = vm.supervised.process.signal(Signal::KILL);
+        }
     }
 }
 
@@ -133,7 +202,7 @@ impl Vm for QemuVm {
     }
 
     async fn pause(&self) -> Result<(), Error> {
-        self.supervised.or_gone(self.qmp.ask("pausing", qmp::stop {}).await).await.map(drop)
+        self.supervised.or_gone(self.qmp.pause().await).await
     }
 
     async fn resume(&self) -> Result<(), Error> {
@@ -146,16 +215,14 @@ impl Vm for QemuVm {
     }
 
     async fn resize_disk(&self, size: ByteSize) -> Result<(), Error> {
+        jail::allow_file_size(&self.supervised.process, size.bytes())?;
         let size = i64::try_from(size.bytes()).unwrap_or(i64::MAX);
         let resize = qmp::block_resize { device: Some("disk".to_owned()), node_name: None, size };
         self.supervised.or_gone(self.qmp.ask("resizing the disk", resize).await).await.map(drop)
     }
 
     async fn kill(&self) -> Result<(), Error> {
-        let killed = self.supervised.kill().await;
-        // Nobody waits for this one any more, and somebody for another one next.
-        self.ahead.iter().for_each(Ahead::fill);
-        killed
+        self.supervised.kill().await
     }
 
     async fn wait(&self) -> Exit {
@@ -200,7 +267,7 @@ async fn save(qmp: &Qmp, directory: &Path) -> Result<(), Error> {
     file.metadata().and_then(|stat| file.set_len(stat.len())).map_err(failed)?;
     // Renamed when it is whole. Putting it on the disk below is for whoever
     // wants it to last: the machine stands still meanwhile.
-    std::fs::rename(directory.join(UNFINISHED), directory.join(STATE)).map_err(failed)
+    files::rename(directory, UNFINISHED, STATE).map_err(failed)
 }
 
 async fn restore(qmp: &Qmp, directory: &Path) -> Result<(), Error> {

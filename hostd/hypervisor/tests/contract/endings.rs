@@ -14,7 +14,8 @@ use berth_hypervisor::{Error, Exit, Origin};
 use nix::{sys::signal, unistd::Pid};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// A nested KVM interprets a kernel that panics.
+const LIMIT: Duration = Duration::from_secs(180);
 
 pub fn kill(subject: &Subject) -> Result<()> {
     block_on(async {
@@ -47,7 +48,12 @@ pub fn killed_by_another(subject: &Subject) -> Result<()> {
 }
 
 pub fn guest_panic(subject: &Subject) -> Result<()> {
-    let crash = "sudo sh -c 'echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger'";
+    // A kernel without that key panics when all of its memory is set aside.
+    let crash = "sudo sh -c '
+        if [ -e /proc/sysrq-trigger ]; then
+            echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger
+        fi
+        echo 2 > /proc/sys/vm/panic_on_oom; echo 1000000 > /proc/sys/vm/min_free_kbytes; tail /dev/zero'";
     ended_by(subject, Exit::Panic, |guest| guest.send(crash).map(drop))
 }
 
@@ -63,8 +69,9 @@ fn ended_by(subject: &Subject, exit: Exit, how: impl FnOnce(&Guest) -> Result<()
     block_on(async {
         let (machine, running) = Machine::running(subject).await?;
         how(running.guest.as_ref().context("needs a guest")?)?;
-        let ended = ending(&running).await?;
-        ensure!(ended == exit, "{ended:?}, not {exit:?}; its console:\n{}", machine.console());
+        let console = || format!("its console:\n{}", machine.console());
+        let ended = ending(&running).await.with_context(console)?;
+        ensure!(ended == exit, "{ended:?}, not {exit:?}; {}", console());
         Ok(())
     })
 }

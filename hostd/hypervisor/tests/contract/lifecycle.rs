@@ -3,13 +3,16 @@
 use crate::{
     block_on,
     support::{
-        machine::{MEMORY, Machine},
+        machine::{MEMORY, Machine, UID},
         subject::Subject,
     },
     timing,
 };
 use anyhow::{Context, Result, ensure};
-use berth_hypervisor::Origin;
+use berth_hypervisor::{
+    Origin,
+    tasks::{self, Task},
+};
 use std::{
     fs::File,
     os::unix::fs::MetadataExt,
@@ -80,9 +83,11 @@ pub fn save_and_restore(subject: &Subject) -> Result<()> {
             ensure!(guest.answers(SOON), "a restored guest does not answer");
             timing(subject, "resume to an answer", begun);
             ensure!(Some(guest.run(BOOT_ID)?) == boot, "it booted anew");
-            let first: u64 = guest.run("cat /dev/shm/n")?.parse()?;
-            let then: u64 = guest.run("sleep 0.5; cat /dev/shm/n")?.parse()?;
-            ensure!(then > first, "its processes do not run");
+            // The file is empty while it is written. A process that does not run any more never ends the second.
+            let first = guest.run("until n=$(cat /dev/shm/n); test -n \"$n\"; do :; done; echo $n")?;
+            guest.run(&format!(
+                "until n=$(cat /dev/shm/n); test -n \"$n\" && test $n -gt {first}; do sleep 0.02; done"
+            ))?;
             guest.run("sudo dd if=/dev/vda of=/dev/null bs=1M count=4 iflag=direct 2>/dev/null")?;
         }
         restored.vm.kill().await?;
@@ -155,26 +160,16 @@ pub fn confinement(subject: &Subject) -> Result<()> {
 /// A machine's process has what it needs, and nothing else.
 pub fn confined(machine: &Machine, pid: i32) -> Result<()> {
     let process = std::path::PathBuf::from(format!("/proc/{}", pid));
-    let status = std::fs::read_to_string(process.join("status"))?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.map(|value| value.split_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
-    };
-    for name in ["Uid", "Gid"] {
-        ensure!(field(name) == "765432 765432 765432 765432", "{name} {}", field(name));
+    let own = tasks::of(i32::try_from(std::process::id())?)?;
+    let own = own.first().context("no thread of ours")?;
+    let all = tasks::of(pid)?;
+    ensure!(all.iter().filter(|task| task.field("Seccomp") == "2").count() > 0, "no thread has a filter");
+    for task in &all {
+        hygienic(task, pid, own).with_context(|| format!("thread {} ({})", task.tid, task.name))?;
     }
-    // At most the group that KVM's device belongs to.
-    let device = std::path::Path::new("/dev/kvm").metadata().map_or(0, |found| found.gid()).to_string();
-    ensure!(["", &device].contains(&field("Groups").as_str()), "groups {}", field("Groups"));
-    for name in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
-        ensure!(field(name).chars().all(|digit| digit == '0'), "{name} {}", field(name));
-    }
-    ensure!(field("NoNewPrivs") == "1", "{status}");
-    filtered(&process)?;
     ensure!(process.join("cwd").read_link()? == machine.directory);
-    ensure!(process.join("ns/net").read_link()? != std::path::Path::new("/proc/self/ns/net").read_link()?);
     let limits = std::fs::read_to_string(process.join("limits"))?;
-    ensure!(limits.lines().any(|line| line.starts_with("Max core file size") && line.contains(" 0 ")));
+    ensure!(limits.lines().any(|line| line.starts_with("Max core file size") && line.contains(" 1 ")));
     ensure!(std::fs::read_to_string(process.join("oom_score_adj"))?.trim() == "500");
     // A session of its own: no terminal, no signal meant for hostd's group.
     let stat = std::fs::read_to_string(process.join("stat"))?;
@@ -196,20 +191,43 @@ pub fn confined(machine: &Machine, pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// Every thread that does anything has a filter. Cloud Hypervisor's first one
-/// waits for the others, and KVM's worker is the kernel's own.
-fn filtered(process: &std::path::Path) -> Result<()> {
-    let mut found = 0;
-    for entry in std::fs::read_dir(process.join("task"))? {
-        let task = entry?.path();
-        let name = std::fs::read_to_string(task.join("comm"))?;
-        let status = std::fs::read_to_string(task.join("status"))?;
-        let has_filter = status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]));
-        let waits = name.trim() == "cloud-hyperviso" || name.starts_with("kvm-nx");
-        ensure!(has_filter || waits, "{} has no filter", name.trim());
-        found += usize::from(has_filter);
+/// Real-time signals, with which a hypervisor stops its vCPUs.
+const REAL_TIME: u64 = !0 << 33;
+/// SIGPIPE, as both do, and SIGCHLD, as Cloud Hypervisor does.
+const IGNORED: u64 = 1 << 12 | 1 << 16;
+
+/// One thread of a machine's process: what it may, and what it was left with.
+fn hygienic(task: &Task, pid: i32, own: &Task) -> Result<()> {
+    for ids in ["Uid", "Gid"] {
+        ensure!(task.has_only(ids, UID), "{ids} {}", task.field(ids));
     }
-    ensure!(found > 0, "no thread has a filter");
+    // At most the group that KVM's device belongs to.
+    let device = std::path::Path::new("/dev/kvm").metadata().map_or(0, |found| found.gid()).to_string();
+    ensure!(["", &device].contains(&task.field("Groups")), "groups {}", task.field("Groups"));
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        ensure!(task.set(set) == 0, "{set} {}", task.field(set));
+    }
+    ensure!(task.field("NoNewPrivs") == "1", "it may gain privileges");
+    // Cloud Hypervisor's first one waits for the others, and KVM's worker is the kernel's own.
+    let waits = task.name == "cloud-hyperviso" || task.name.starts_with("kvm-nx");
+    ensure!(waits || task.field("Seccomp") == "2", "it has no filter");
+    // QEMU's threads block most signals themselves, but not its first one; and with these
+    // Cloud Hypervisor stops its vCPUs.
+    let first = u32::try_from(pid)? == task.tid;
+    if first || task.name.starts_with("vcpu") {
+        ensure!(task.set("SigBlk") & REAL_TIME == 0, "it blocks {}", task.field("SigBlk"));
+    }
+    ensure!(task.set("SigIgn") & !IGNORED == 0, "it ignores {}", task.field("SigIgn"));
+    for name in ["ipc", "mnt", "net", "pid", "uts"] {
+        ensure!(task.namespace(name)? != own.namespace(name)?, "it is in the host's {name} namespace");
+    }
+    ensure!(task.namespace("user")? == own.namespace("user")?, "it is in a user namespace");
+    let all = tasks::of(pid)?;
+    let first = all.iter().find(|other| u32::try_from(pid).is_ok_and(|pid| pid == other.tid));
+    for name in ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] {
+        let first = first.context("no first thread")?.namespace(name)?;
+        ensure!(task.namespace(name)? == first, "it is in a {name} namespace of its own");
+    }
     Ok(())
 }
 

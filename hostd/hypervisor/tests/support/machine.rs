@@ -6,7 +6,11 @@ use berth_hypervisor::{Driver, Known, Launch, Origin, Vm};
 use berth_types::{ByteSize, MachineId};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
-    os::{fd::OwnedFd, unix::fs::chown},
+    fs::{Permissions, set_permissions},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{PermissionsExt as _, chown},
+    },
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex},
@@ -101,10 +105,12 @@ impl Machine {
 
     fn give_away(&self) -> Result<()> {
         let files = ["disk", "ram", "state"].map(|name| self.directory.join(name));
-        for path in files.iter().filter(|path| path.exists()).chain([&self.directory]) {
+        for path in files.iter().filter(|path| path.exists()) {
             chown(path, Some(UID), Some(UID))?;
         }
-        Ok(())
+        // As hostd makes it: the hypervisor passes through and adds nothing.
+        chown(&self.directory, None, Some(UID))?;
+        Ok(set_permissions(&self.directory, Permissions::from_mode(berth_sys::machine::MODE))?)
     }
 
     pub fn socket(&self) -> PathBuf {

@@ -1,25 +1,29 @@
 //! A driver under test, or what is missing to test it.
 
 use super::template::Template;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use berth_hypervisor::{
-    Driver, Error,
+    Driver,
     cloud_hypervisor::{CloudHypervisor, Rate, Settings},
     fake::Fake,
-    qemu::{Accel, LIBRARY, Qemu},
+    kvm,
+    qemu::{self, Accel, Qemu},
 };
 use berth_types::ByteSize;
 use std::{
     ffi::OsString,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+pub const QEMU_TCG: &str = "qemu-tcg";
+pub const QEMU_KVM: &str = "qemu-kvm";
+pub const CLOUD_HYPERVISOR: &str = "cloud-hypervisor";
+
 #[derive(Clone, Debug)]
 pub enum Subject {
     Fake,
-    Qemu { image: PathBuf, template: Template },
+    Qemu { image: PathBuf, kernel: Option<PathBuf>, settings: qemu::Settings, template: Template },
     CloudHypervisor { image: PathBuf, kernel: PathBuf, settings: Settings, template: Template },
 }
 
@@ -27,7 +31,7 @@ impl Subject {
     pub fn driver(&self) -> Result<Arc<dyn Driver>> {
         Ok(match self {
             Self::Fake => Arc::new(Fake::new()),
-            Self::Qemu { .. } => Arc::new(qemu()?),
+            Self::Qemu { settings, .. } => Arc::new(Qemu::detect(settings)?),
             Self::CloudHypervisor { settings, .. } => Arc::new(CloudHypervisor::detect(settings)?),
         })
     }
@@ -43,8 +47,9 @@ impl Subject {
     /// Another kernel than the image's.
     pub fn kernel(&self) -> Option<PathBuf> {
         match self {
+            Self::Fake => None,
+            Self::Qemu { kernel, .. } => kernel.clone(),
             Self::CloudHypervisor { kernel, .. } => Some(kernel.clone()),
-            _ => None,
         }
     }
 
@@ -70,17 +75,9 @@ impl Subject {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Fake => "fake",
-            Self::Qemu { .. } => "qemu",
-            Self::CloudHypervisor { .. } => "cloud-hypervisor",
-        }
-    }
-
-    /// Removes what the suite itself made.
-    pub fn clear(&self) {
-        if std::env::var_os("BERTH_TEST_CH_PRELOAD").is_some()
-            && let Self::CloudHypervisor { settings, .. } = self
-        {
-            let _ = std::fs::remove_file(&settings.binary);
+            Self::Qemu { settings, .. } if settings.accel == Accel::Kvm => QEMU_KVM,
+            Self::Qemu { .. } => QEMU_TCG,
+            Self::CloudHypervisor { .. } => CLOUD_HYPERVISOR,
         }
     }
 
@@ -102,39 +99,62 @@ impl Subject {
     }
 }
 
-fn qemu() -> Result<Qemu, Error> {
-    Qemu::detect(Path::new("qemu-system-x86_64"), Path::new("qboot.rom"), Accel::Auto)
+fn tcg() -> qemu::Settings {
+    qemu::Settings { accel: Accel::Tcg, ..qemu::Settings::default() }
 }
 
-/// The same with processes that are linked ahead; for that, `make build` has to have
-/// been run.
-pub fn linking_qemu() -> Result<Arc<dyn Driver>> {
-    let own = std::env::current_exe()?;
-    let target = own.ancestors().nth(3).context("no target directory")?;
-    let library = target.join("bin").join(LIBRARY);
-    ensure!(library.exists(), "no {}: run `make build`", library.display());
-    Ok(Arc::new(qemu()?.link_ahead(&library)))
-}
-
-/// QEMU with an image, or what is missing.
-pub fn find_qemu() -> Result<Subject, String> {
+/// QEMU under TCG with an image, or what is missing.
+pub fn find_qemu_tcg() -> Result<Subject, String> {
     let image = find_image(&["vmlinux", "initrd", "disk"])?;
-    qemu().map_err(|error| error.to_string())?;
-    Ok(Subject::Qemu { image, template: Template::default() })
+    Qemu::detect(&tcg()).map_err(|error| error.to_string())?;
+    Ok(Subject::Qemu { image, kernel: None, settings: tcg(), template: Template::default() })
+}
+
+/// QEMU under KVM, or what is missing.
+///
+/// Where KVM runs ordinary guests it takes the image's kernel. Elsewhere, and if they
+/// are set, `BERTH_TEST_CH_KERNEL` and `BERTH_TEST_CH_ARGUMENTS` are what Cloud
+/// Hypervisor's cases take too; `BERTH_TEST_KVM_CPU_FEATURES` is what this host's KVM
+/// wants of `-cpu host`.
+pub fn find_qemu_kvm() -> Result<Subject, String> {
+    let kernel = variable("BERTH_TEST_CH_KERNEL").map(PathBuf::from);
+    let emulated = match (kvm::prove(), &kernel) {
+        (Ok(_), _) => false,
+        (Err(kvm::Unusable::Emulated { .. }), Ok(_)) => true,
+        (Err(unusable @ kvm::Unusable::Emulated { .. }), Err(missing)) => {
+            return Err(format!("{missing}, and {unusable}"));
+        }
+        (Err(unusable), _) => return Err(unusable.to_string()),
+    };
+    let kernel = kernel.ok();
+    let files = if kernel.is_some() { &["initrd", "disk"][..] } else { &["vmlinux", "initrd", "disk"] };
+    let image = find_image(files)?;
+    // A nested PVM says that the CPU has the register of these, and does not let it be
+    // set; and a triple fault of a kernel that it interprets ends nothing. A microvm has
+    // no keyboard controller, of which the words for Cloud Hypervisor may speak.
+    let (features, words) = if emulated { ("-arch-capabilities", " reboot=a") } else { ("", "") };
+    let settings = qemu::Settings {
+        accel: Accel::Kvm,
+        kernel_arguments: optional("BERTH_TEST_CH_ARGUMENTS").unwrap_or_default() + words,
+        cpu_features: optional("BERTH_TEST_KVM_CPU_FEATURES").unwrap_or_else(|| features.to_owned()),
+        ..qemu::Settings::default()
+    };
+    Qemu::detect(&settings).map_err(|error| error.to_string())?;
+    Ok(Subject::Qemu { image, kernel, settings, template: Template::default() })
 }
 
 /// Cloud Hypervisor as the environment names it, or what is missing.
 ///
 /// `BERTH_TEST_CLOUD_HYPERVISOR`: the program. `BERTH_TEST_CH_KERNEL`: a kernel
 /// that this host's KVM can run. `BERTH_TEST_CH_ARGUMENTS`: what that kernel
-/// wants on its command line. `BERTH_TEST_CH_PRELOAD`: a library for the program.
+/// wants on its command line.
 pub fn find_cloud_hypervisor() -> Result<Subject, String> {
     let program = variable("BERTH_TEST_CLOUD_HYPERVISOR")?;
     let kernel = PathBuf::from(variable("BERTH_TEST_CH_KERNEL")?);
     let image = find_image(&["initrd", "disk"])?;
     let settings = Settings {
-        binary: preloaded(program.into()).map_err(|error| format!("{error:#}"))?,
-        kernel_arguments: variable("BERTH_TEST_CH_ARGUMENTS").map_or_else(|_| String::new(), text),
+        binary: program.into(),
+        kernel_arguments: optional("BERTH_TEST_CH_ARGUMENTS").unwrap_or_default(),
         ..Settings::default()
     };
     CloudHypervisor::detect(&settings).map_err(|error| error.to_string())?;
@@ -145,18 +165,8 @@ fn variable(name: &str) -> Result<OsString, String> {
     std::env::var_os(name).filter(|value| !value.is_empty()).ok_or_else(|| format!("{name} is not set"))
 }
 
-fn text(value: OsString) -> String {
-    value.to_string_lossy().into_owned()
-}
-
-/// The environment of a hypervisor is emptied, so a library goes in by a script.
-fn preloaded(program: PathBuf) -> Result<PathBuf> {
-    let Ok(library) = variable("BERTH_TEST_CH_PRELOAD") else { return Ok(program) };
-    let script = std::env::temp_dir().join(format!("berth-contract-vmm-{}", std::process::id()));
-    let (library, program) = (text(library), program.display());
-    std::fs::write(&script, format!("#!/bin/sh\nLD_PRELOAD='{library}' exec '{program}' \"$@\"\n"))?;
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
-    Ok(script)
+fn optional(name: &str) -> Option<String> {
+    variable(name).map(|value| value.to_string_lossy().into_owned()).ok()
 }
 
 fn find_image(files: &[&str]) -> Result<PathBuf, String> {

@@ -28,6 +28,11 @@ impl Rule {
         self.meta(libc::NFT_META_L4PROTO).is(&[protocol as u8])
     }
 
+    /// From any address but this.
+    pub fn source_is_not(self, address: [u8; 4]) -> Self {
+        self.load(Header::Network, 12, address.len()).compare(libc::NFT_CMP_NEQ, &address)
+    }
+
     pub fn destination(self, address: [u8; 4]) -> Self {
         self.field(Header::Network, 16, &address)
     }
@@ -46,32 +51,57 @@ impl Rule {
 
     /// Some bytes of a header are these.
     fn field(self, header: Header, offset: libc::c_int, value: &[u8]) -> Self {
+        self.load(header, offset, value.len()).is(value)
+    }
+
+    /// Some bytes of a header, to be compared.
+    fn load(self, header: Header, offset: libc::c_int, length: usize) -> Self {
         let base = match header {
             Header::Network => libc::NFT_PAYLOAD_NETWORK_HEADER,
             Header::Transport => libc::NFT_PAYLOAD_TRANSPORT_HEADER,
         };
-        let length = libc::c_int::try_from(value.len()).unwrap_or(libc::c_int::MAX);
+        let length = libc::c_int::try_from(length).unwrap_or(libc::c_int::MAX);
         let load = Attributes::default()
             .number(kernel::PAYLOAD_DREG, libc::NFT_REG_1)
             .number(kernel::PAYLOAD_BASE, base)
             .number(kernel::PAYLOAD_OFFSET, offset)
             .number(kernel::PAYLOAD_LEN, length);
-        self.expression("payload", load).is(value)
+        self.expression("payload", load)
     }
 
     /// The connection was led elsewhere by a redirect.
     pub fn redirected(self) -> Self {
         /// IPS_DST_NAT of the kernel's connection tracking.
         const DESTINATION_CHANGED: u32 = 1 << 5;
-        let load = Attributes::default()
-            .number(kernel::CT_DREG, libc::NFT_REG_1)
-            .number(kernel::CT_KEY, libc::NFT_CT_STATUS);
+        self.tracked(libc::NFT_CT_STATUS, DESTINATION_CHANGED)
+    }
+
+    /// The first packet of a connection.
+    pub fn connection_starts(self) -> Self {
+        /// NF_CT_STATE_BIT(IP_CT_NEW).
+        const NEW: u32 = 1 << 3;
+        self.tracked(libc::NFT_CT_STATE, NEW)
+    }
+
+    /// The namespace tracks more connections than this.
+    pub fn more_than(self, connections: u32) -> Self {
+        /// NFT_CONNLIMIT_F_INV: matches beyond the count, not up to it.
+        const BEYOND: u32 = 1;
+        let limit = Attributes::default()
+            .bytes(kernel::CONNLIMIT_COUNT, &connections.to_be_bytes())
+            .bytes(kernel::CONNLIMIT_FLAGS, &BEYOND.to_be_bytes());
+        self.expression("connlimit", limit)
+    }
+
+    /// Any of these bits is set in what the kernel's tracking says of the connection.
+    fn tracked(self, key: libc::c_int, bits: u32) -> Self {
+        let load = Attributes::default().number(kernel::CT_DREG, libc::NFT_REG_1).number(kernel::CT_KEY, key);
         let value = |bits: u32| Attributes::default().bytes(kernel::DATA_VALUE, &bits.to_ne_bytes());
         let mask = Attributes::default()
             .number(kernel::BITWISE_SREG, libc::NFT_REG_1)
             .number(kernel::BITWISE_DREG, libc::NFT_REG_1)
             .number(kernel::BITWISE_LEN, 4)
-            .nest(kernel::BITWISE_MASK, value(DESTINATION_CHANGED))
+            .nest(kernel::BITWISE_MASK, value(bits))
             .nest(kernel::BITWISE_XOR, value(0));
         self.expression("ct", load)
             .expression("bitwise", mask)

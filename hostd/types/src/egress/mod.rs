@@ -11,7 +11,7 @@ mod secret;
 mod value;
 
 pub use host::{HostName, InvalidHost};
-pub use network::{InvalidNetwork, Ipv4Network, Special};
+pub use network::{Ground, InvalidNetwork, Ipv4Network, Special};
 pub use pattern::{Host, HostPattern, InvalidPattern};
 pub use policy::{Destination, EgressMode, EgressPolicy, InvalidMode, Rule, Verdict};
 pub use secret::{Binding, InvalidBinding, InvalidSecretName, Projection, SecretName};

@@ -1,9 +1,10 @@
 //! The policy of one machine, and the pure decision on one destination.
 //!
-//! In order: what is denied stays denied; special addresses (private, the
-//! host's own …) pass only if a rule allows them by address; then the mode.
+//! In order: what is denied stays denied; special addresses (loopback, the host's
+//! own …) are never reached, but for private ones that the operator leaves to users,
+//! which pass if a rule allows them by address; then the mode.
 
-use crate::egress::{HostName, HostPattern, Special};
+use crate::egress::{Ground, HostName, HostPattern, Special};
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
@@ -100,8 +101,7 @@ pub struct Verdict {
 }
 
 impl EgressPolicy {
-    /// `own` are the host's addresses.
-    pub fn decide(&self, to: Destination<'_>, own: &[Ipv4Addr]) -> Verdict {
+    pub fn decide(&self, to: Destination<'_>, ground: &Ground) -> Verdict {
         let no = |rule| Verdict { allowed: false, rule };
         let yes = |rule| Verdict { allowed: true, rule };
         if self.mode == EgressMode::Closed {
@@ -118,10 +118,10 @@ impl EgressPolicy {
         }
         let allows = |rule: &&HostPattern| to.port.is_none_or(|port| rule.matches_port(port));
         if let Some(address) = to.address
-            && let Some(special) = Special::of(address, own)
+            && let Some(special) = ground.special(address)
         {
             let by_address = self.allow.iter().filter(allows).find(|rule| rule.matches_address(address));
-            return match by_address {
+            return match by_address.filter(|_| ground.may_be_allowed(address, special)) {
                 Some(rule) => yes(Rule::Allow(rule.clone())),
                 None => no(Rule::Special(special)),
             };
@@ -133,6 +133,11 @@ impl EgressPolicy {
             // name that is looked up can carry something out.
             None => no(Rule::Mode(self.mode)),
         }
+    }
+
+    /// How many rules it has.
+    pub const fn rules(&self) -> usize {
+        self.allow.len() + self.deny.len() + self.passthrough.len()
     }
 
     /// Is this host's TLS left closed?
@@ -165,7 +170,11 @@ mod tests {
             address: address.parse().ok(),
             port: (port != 0).then_some(port),
         };
-        let verdict = policy.decide(to, &[Ipv4Addr::new(198, 51, 100, 1)]);
+        let ground = Ground {
+            own: vec![Ipv4Addr::new(198, 51, 100, 1)],
+            private: vec!["10.0.0.0/8".parse().unwrap()],
+        };
+        let verdict = policy.decide(to, &ground);
         (verdict.allowed, verdict.rule.to_string())
     }
 
@@ -229,6 +238,30 @@ mod tests {
         assert!(!decide(&policy, "db.corp.example", "", 0).0);
         assert!(decide(&policy, "db.corp.example", "10.2.3.4", 5432).0);
         assert!(!decide(&policy, "db.corp.example", "192.0.2.1", 5432).0);
+    }
+
+    #[test]
+    fn no_rule_of_a_user_allows_the_host_or_what_the_operator_keeps() {
+        let everything =
+            ["0.0.0.0/0", "0.0.0.0", "127.0.0.0/8", "198.51.100.1", "100.64.0.0/10", "224.0.0.0/4"];
+        for mode in [EgressMode::Open, EgressMode::Allowlist] {
+            let policy = policy(mode, &everything, &[]);
+            for (address, rule) in [
+                ("0.0.0.0", "a reserved address"),
+                ("127.0.0.1", "a loopback address"),
+                ("198.51.100.1", "an address of the host"),
+                ("100.100.100.200", "a shared address"),
+                ("192.168.1.1", "a private address"),
+                ("169.254.169.254", "a link-local address"),
+                ("224.0.0.1", "a multicast address"),
+                ("240.0.0.1", "a reserved address"),
+                ("198.18.0.1", "a reserved address"),
+            ] {
+                assert_eq!(decide(&policy, "", address, 80), (false, rule.to_owned()), "{mode} {address}");
+            }
+            assert!(decide(&policy, "", "10.0.0.1", 80).0, "what the operator leaves to users");
+            assert!(decide(&policy, "", "198.51.100.2", 80).0);
+        }
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Connections to port 80. A secret never goes over plain HTTP, so a request
 //! for a secret's host is refused; everything else passes untouched after its
-//! first head was read.
+//! first head was read, and in an allowlist each further one.
 
 use super::{Connection, by_judgement};
 use crate::{
     bridge::{
         dial,
         dns::INFO_HOST,
+        machine::Claim,
         refuse::{self, Refused},
     },
     control::{Outcome, Protocol},
@@ -37,11 +38,12 @@ pub async fn serve(mut connection: Connection) {
     let host = match head {
         Head::Request { host, .. } => host,
         Head::Incomplete | Head::NotHttp => {
-            let judged = connection.machine.judge(None, connection.to).await;
+            let judged = connection.machine.judge(Claim::Missing, connection.to).await;
             return by_judgement(connection, bytes, Protocol::Tcp, judged).await;
         }
     };
-    let judged = connection.machine.judge(host.as_ref(), connection.to).await;
+    let claim = host.clone().map_or(Claim::Missing, Claim::Name);
+    let judged = connection.machine.judge(claim, connection.to).await;
     let named = host.as_ref().or(judged.name.as_ref());
     if let Some(secret) = named.and_then(|name| connection.machine.rules().for_plain(name)) {
         let refused = Refused::new(secret.rule(), "plain HTTP never carries a secret", "use https");
@@ -106,13 +108,13 @@ async fn info(connection: Connection, head: Head) {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Head {
+pub enum Head {
     Incomplete,
     NotHttp,
     Request { host: Option<HostName>, get: bool, root: bool },
 }
 
-fn parse(bytes: &[u8]) -> Head {
+pub fn parse(bytes: &[u8]) -> Head {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
@@ -121,17 +123,20 @@ fn parse(bytes: &[u8]) -> Head {
         Err(_) => return Head::NotHttp,
     }
     let target = request.path.unwrap_or_default();
-    // The target of CONNECT and of a request to a proxy comes before Host.
-    let authority = match target.strip_prefix("http://") {
-        Some(rest) => rest.split('/').next(),
+    // The target of CONNECT and of a request to a proxy names a host as well.
+    let authority = match target.split_once("://") {
+        Some((_, rest)) => rest.split(['/', '?']).next(),
         None if request.method == Some("CONNECT") => Some(target),
         None => None,
     };
-    let header = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("host"));
-    let host = authority.or_else(|| header.and_then(|header| std::str::from_utf8(header.value).ok()));
-    let host = host.map(|host| host.split(':').next().unwrap_or(host).trim());
+    let headers = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+    let hosts = headers.map(|header| std::str::from_utf8(header.value).unwrap_or_default());
+    let host = |text: &str| text.split(':').next().unwrap_or(text).trim().parse::<HostName>().ok();
+    // Servers differ in which of two they go by, so that two are none.
+    let mut named = authority.into_iter().chain(hosts).map(host);
+    let first = named.next().flatten().filter(|first| named.all(|other| other.as_ref() == Some(first)));
     Head::Request {
-        host: host.and_then(|host| host.parse().ok()),
+        host: first,
         get: request.method == Some("GET"),
         root: matches!(target.split('?').next(), Some("/")),
     }
@@ -149,9 +154,15 @@ mod tests {
         };
         assert_eq!(host(b"GET / HTTP/1.1\r\nHost: A.example:80\r\n\r\n").as_deref(), Some("a.example"));
         assert_eq!(
-            host(b"GET http://b.example/x HTTP/1.1\r\nHost: a.example\r\n\r\n").as_deref(),
+            host(b"GET http://b.example/x HTTP/1.1\r\nHost: b.example:80\r\n\r\n").as_deref(),
             Some("b.example")
         );
+        for two in [
+            "GET http://b.example/ HTTP/1.1\r\nHost: a.example",
+            "GET / HTTP/1.1\r\nHost: a.example\r\nHost: b",
+        ] {
+            assert_eq!(host(format!("{two}\r\n\r\n").as_bytes()), None, "{two}");
+        }
         assert_eq!(host(b"CONNECT c.example:443 HTTP/1.1\r\n\r\n").as_deref(), Some("c.example"));
         assert_eq!(host(b"GET / HTTP/1.0\r\n\r\n"), None);
         assert_eq!(host(b"GET / HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n"), None);

@@ -3,6 +3,7 @@
 pub mod http;
 pub mod other;
 mod pass;
+mod requests;
 pub mod tls;
 
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     },
     control::{Decision, Outcome, Protocol},
 };
-use berth_types::egress::{HostName, Verdict};
+use berth_types::egress::HostName;
 use nix::sys::socket::{getsockopt, sockopt::OriginalDst};
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -55,11 +56,18 @@ impl Connection {
         decision(&self.machine, protocol, name, self.to)
     }
 
+    /// What is said of a connection that was judged.
+    fn judged(&self, protocol: Protocol, judged: &Judged) -> Decision {
+        let mut decision = self.decision(protocol, judged.host());
+        decision.claimed = judged.claimed().cloned();
+        decision.rule = judged.verdict.rule.to_string();
+        decision
+    }
+
     /// Says no in the only way that every protocol understands.
-    pub fn refuse(self, protocol: Protocol, name: Option<&HostName>, verdict: &Verdict) {
-        let mut decision = self.decision(protocol, name);
-        decision.rule = verdict.rule.to_string();
-        decision.reason = "the policy refuses it".to_owned();
+    fn refuse(self, protocol: Protocol, judged: &Judged) {
+        let mut decision = self.judged(protocol, judged);
+        decision.reason = judged.reason(self.to);
         self.machine.host.reporter.decided(decision);
         dial::reset(self.stream);
     }
@@ -84,7 +92,7 @@ async fn by_judgement(connection: Connection, first: Vec<u8>, protocol: Protocol
     if judged.verdict.allowed {
         pass::pass(connection, first, protocol, judged).await;
     } else {
-        connection.refuse(protocol, judged.host(), &judged.verdict);
+        connection.refuse(protocol, &judged);
     }
 }
 

@@ -5,7 +5,10 @@
 
 use super::{Connection, by_judgement, tls};
 use crate::{
-    bridge::{machine::Machine, ssh},
+    bridge::{
+        machine::{Claim, Machine},
+        ssh,
+    },
     control::Protocol,
 };
 use berth_types::egress::{Host, HostName};
@@ -27,7 +30,7 @@ pub async fn serve(connection: Connection) {
     if names.iter().filter(allowed).any(|name| rules.names_port(name, to.port())) {
         return tls::serve(connection).await;
     }
-    let judged = machine.judge(None, to).await;
+    let judged = machine.judge(Claim::Unread, to).await;
     by_judgement(connection, Vec::new(), Protocol::Tcp, judged).await;
 }
 

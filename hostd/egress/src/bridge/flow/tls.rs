@@ -4,6 +4,7 @@ use super::{Connection, by_judgement};
 use crate::{
     bridge::{
         dial, inject,
+        machine::Claim,
         sni::{self, ClientHello, Hello},
     },
     control::Protocol,
@@ -15,6 +16,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+const PORT: u16 = 443;
 /// Then it is a protocol in which the server speaks first.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
 /// Guests may be slow, and are stopped at times.
@@ -28,17 +30,20 @@ pub async fn serve(mut connection: Connection) {
         () = machine.unlinked() => None,
     };
     let Some((first, hello)) = read else { return dial::reset(connection.stream) };
+    // On a port that only a secret's rule makes one of TLS, another protocol is judged
+    // as on every other port.
+    let missing = if connection.to.port() == PORT { Claim::Missing } else { Claim::Unread };
     let Some(hello) = hello else {
-        let judged = connection.machine.judge(None, connection.to).await;
+        let judged = connection.machine.judge(missing, connection.to).await;
         return by_judgement(connection, first, Protocol::Tcp, judged).await;
     };
     let name = hello.server_name.clone();
-    let judged = connection.machine.judge(name.as_ref(), connection.to).await;
+    let judged = connection.machine.judge(name.clone().map_or(missing, Claim::Name), connection.to).await;
     if let Some(name) = &name
         && judged.verdict.allowed
         && !connection.machine.rules().for_tls(name, connection.to.port()).is_empty()
     {
-        let tied = judged.name.as_ref() == Some(name);
+        let tied = judged.is_tied();
         return inject::serve(connection, first, hello, name.clone(), tied).await;
     }
     by_judgement(connection, first, Protocol::Tls, judged).await;

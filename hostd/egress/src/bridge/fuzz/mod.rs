@@ -3,13 +3,13 @@
 //! `BERTH_FUZZ_SECONDS` says: `make fuzz` for long, a moment otherwise.
 
 mod framing;
+mod websocket;
 
 use super::{
     dns,
     inject::{
-        gate,
-        needle::{Needles, Stream, Style},
-        rewrite,
+        gate, rewrite,
+        scrub::{Needles, Stream, Style},
     },
     rules::{Ready, Rules},
     sni::{self, Hello},
@@ -19,6 +19,7 @@ use berth_types::{
     UserId,
     egress::{Binding, HostName, Projection, SecretValue},
 };
+use bytes::Bytes;
 use hickory_proto::{
     op::{Message, MessageType, OpCode, Query, ResponseCode},
     rr::{Name, RecordType},
@@ -33,9 +34,13 @@ use std::{
 const VALUE: &str = "sk-live-0123456789";
 
 /// Splitmix64: small, seeded, good enough to choose mutations.
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
+    pub const fn seeded(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -44,7 +49,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.next() % limit.max(1) as u64).unwrap()
     }
 
@@ -53,7 +58,7 @@ impl Random {
     }
 
     /// A few changes: bits, bytes, cuts, repetitions, words of the trade.
-    fn mutate(&mut self, sample: &[u8], words: &[&[u8]]) -> Vec<u8> {
+    pub fn mutate(&mut self, sample: &[u8], words: &[&[u8]]) -> Vec<u8> {
         let mut bytes = sample.to_vec();
         for _ in 0..self.below(6) {
             let at = self.below(bytes.len() + 1);
@@ -85,7 +90,7 @@ impl Random {
 fn run(name: &str, mut once: impl FnMut(&mut Random)) {
     let seconds = std::env::var("BERTH_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let seed = std::env::var("BERTH_FUZZ_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
-    let mut random = Random(seed);
+    let mut random = Random::seeded(seed);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut rounds = 0u64;
     while Instant::now() < end {
@@ -225,7 +230,7 @@ fn fuzz_scrubbing() {
     needles.add_value(VALUE.as_bytes(), "berth_secret_a");
     needles.add_value(b"sk-live-0123456789-and-more", "berth_secret_b");
     needles.add_value(b"live-0123", "berth_secret_c");
-    let finder = Arc::new(needles.build().unwrap());
+    let finder = Arc::new(needles.build().unwrap().unwrap());
     let words: &[&[u8]] = &[
         VALUE.as_bytes(),
         b"sk-live-0123456789-and-more",
@@ -241,10 +246,10 @@ fn fuzz_scrubbing() {
         let mut output = Vec::new();
         while !rest.is_empty() {
             let (piece, later) = rest.split_at(1 + random.below(rest.len()));
-            output.extend(stream.push(piece));
+            output.extend_from_slice(&stream.push(Bytes::copy_from_slice(piece)));
             rest = later;
         }
-        output.extend(stream.finish());
+        output.extend_from_slice(&stream.finish());
         // In pieces or whole, it reads the same, and the value is not in it.
         assert_eq!(output, finder.replace(&text).unwrap_or(text));
         assert!(!output.windows(VALUE.len()).any(|window| window == VALUE.as_bytes()));

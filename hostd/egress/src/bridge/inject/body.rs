@@ -1,11 +1,12 @@
 //! Bodies on their way, counted, and searched where a secret may come back.
 
 use super::{
+    budget::Taken,
     messages::Messages,
-    needle::{Finder, Stream},
+    scrub::{Finder, Stream},
 };
 use crate::{bridge::report::Reporter, control::Decision};
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use flate2::write::MultiGzDecoder;
 use http_body_util::Full;
 use hyper::{
@@ -28,7 +29,50 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// What goes to the server.
 pub enum Upload {
     Stream(Incoming, Arc<AtomicU64>),
-    Whole(Full<Bytes>),
+    /// Placeholders become values on the way.
+    Replaced(Box<Replaced>),
+    /// With the memory that it has.
+    Whole {
+        body: Full<Bytes>,
+        _memory: [Taken; 2],
+    },
+}
+
+pub struct Replaced {
+    incoming: Incoming,
+    stream: Stream,
+    /// Bytes that wait: little at a time, for they may become much.
+    waiting: Bytes,
+    count: Arc<AtomicU64>,
+}
+
+impl Replaced {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            while !self.waiting.is_empty() {
+                let step = self.waiting.split_to(self.waiting.len().min(REPLACED_STEP));
+                let passed = self.stream.push(step);
+                if !passed.is_empty() {
+                    return Poll::Ready(Some(Ok(Frame::data(passed))));
+                }
+            }
+            let Some(frame) = ready!(Pin::new(&mut self.incoming).poll_frame(cx)) else {
+                let rest = self.stream.finish();
+                return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
+            };
+            // A length is known, so there are no trailers.
+            if let Ok(data) = frame?.into_data() {
+                self.count.fetch_add(data.len() as u64, Ordering::Relaxed);
+                self.waiting = data;
+            }
+        }
+    }
+}
+
+impl Upload {
+    pub fn replaced(incoming: Incoming, stream: Stream, count: Arc<AtomicU64>) -> Self {
+        Self::Replaced(Box::new(Replaced { incoming, stream, waiting: Bytes::new(), count }))
+    }
 }
 
 impl Body for Upload {
@@ -47,21 +91,24 @@ impl Body for Upload {
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Self::Whole(whole) => Pin::new(whole).poll_frame(cx).map_err(|never| match never {}),
+            Self::Replaced(replaced) => replaced.poll(cx),
+            Self::Whole { body: whole, .. } => Pin::new(whole).poll_frame(cx).map_err(|never| match never {}),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Stream(incoming, _) => incoming.is_end_stream(),
-            Self::Whole(whole) => whole.is_end_stream(),
+            Self::Replaced(..) => false,
+            Self::Whole { body: whole, .. } => whole.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Stream(incoming, _) => incoming.size_hint(),
-            Self::Whole(whole) => whole.size_hint(),
+            Self::Replaced(..) => SizeHint::default(),
+            Self::Whole { body: whole, .. } => whole.size_hint(),
         }
     }
 }
@@ -104,8 +151,13 @@ impl Line {
 
     /// A value came back and went no further. Said once, however often it came.
     pub fn scrubbed(&mut self) {
+        self.say(SCRUBBED);
+    }
+
+    /// The first reason that there is.
+    pub fn say(&mut self, reason: &str) {
         if let Some(decision) = self.decision.as_mut().filter(|decision| decision.reason.is_empty()) {
-            decision.reason = SCRUBBED.to_owned();
+            decision.reason = reason.to_owned();
         }
     }
 
@@ -137,6 +189,7 @@ pub struct Scrub {
 }
 
 const COMPRESSED_STEP: usize = 2048;
+const REPLACED_STEP: usize = 1024;
 
 impl Scrub {
     pub fn new(finder: Arc<Finder>, stream: Stream, gzip: bool, messages: Option<Messages>) -> Self {
@@ -144,36 +197,37 @@ impl Scrub {
         Self { stream, messages, finder, gunzip, waiting: Bytes::new() }
     }
 
-    fn data(&mut self, data: Bytes) -> Result<Vec<u8>, BodyError> {
-        let Some(gunzip) = &mut self.gunzip else { return Ok(self.search(&data)) };
+    fn data(&mut self, data: Bytes) -> Result<Bytes, BodyError> {
+        let Some(gunzip) = &mut self.gunzip else { return Ok(self.search(data)) };
         self.waiting = data;
         let step = self.waiting.split_to(self.waiting.len().min(COMPRESSED_STEP));
         gunzip.write_all(&step)?;
         let plain = std::mem::take(gunzip.get_mut());
-        Ok(self.stream.push(&plain))
+        Ok(self.stream.push(plain.into()))
     }
 
-    fn search(&mut self, mut data: &[u8]) -> Vec<u8> {
+    fn search(&mut self, data: Bytes) -> Bytes {
         let Some(messages) = &mut self.messages else { return self.stream.push(data) };
-        let mut output = Vec::with_capacity(data.len());
-        while let Some((part, is_end)) = messages.next(&mut data) {
-            output.extend(self.stream.push(part));
+        let mut output = BytesMut::with_capacity(data.len());
+        let mut rest = &*data;
+        while let Some((part, is_end)) = messages.next(&mut rest) {
+            output.extend_from_slice(&self.stream.push(data.slice_ref(part)));
             if is_end {
-                output.extend(self.stream.finish());
+                output.extend_from_slice(&self.stream.finish());
             }
         }
-        output
+        output.freeze()
     }
 
-    fn end(&mut self) -> Result<Vec<u8>, BodyError> {
-        let mut output = Vec::new();
+    fn end(&mut self) -> Result<Bytes, BodyError> {
+        let mut output = BytesMut::new();
         if let Some(gunzip) = &mut self.gunzip {
             gunzip.try_finish()?;
             let plain = std::mem::take(gunzip.get_mut());
-            output = self.stream.push(&plain);
+            output.extend_from_slice(&self.stream.push(plain.into()));
         }
-        output.extend(self.stream.finish());
-        Ok(output)
+        output.extend_from_slice(&self.stream.finish());
+        Ok(output.freeze())
     }
 
     fn has_replaced(&self) -> bool {
@@ -207,7 +261,7 @@ impl FromServer {
                 let waiting = std::mem::take(&mut scrub.waiting);
                 let output = scrub.data(waiting)?;
                 if !output.is_empty() {
-                    return Poll::Ready(Some(Ok(Frame::data(output.into()))));
+                    return Poll::Ready(Some(Ok(Frame::data(output))));
                 }
                 continue;
             }
@@ -222,7 +276,7 @@ impl FromServer {
                 None => {
                     self.finished = true;
                     let rest = scrub.end()?;
-                    return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest.into()))));
+                    return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
                 }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 Some(Ok(frame)) => match frame.into_data() {
@@ -236,7 +290,7 @@ impl FromServer {
                 },
             };
             if !output.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(output.into()))));
+                return Poll::Ready(Some(Ok(Frame::data(output))));
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use super::{
     body::{Download, Line, Upload},
-    gate,
-    needle::Finder,
-    response, rewrite,
+    gate, response, rewrite,
+    scrub::{Finder, Stream, Style, TooMuch},
     session::{Session, rule},
+    websocket::{self, Frames},
 };
 use crate::{
     bridge::{
@@ -16,17 +16,24 @@ use crate::{
     },
     control::Outcome,
 };
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Body, Incoming},
-    header::{ACCEPT, CONTENT_LENGTH, HeaderValue, UPGRADE},
+    header::{ACCEPT, CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_EXTENSIONS, UPGRADE},
     http::request::Parts,
     upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+use tokio::time::timeout;
+
+/// Between two parts of a body that is collected.
+const BETWEEN_PARTS: Duration = Duration::from_secs(60);
 
 impl Session {
     pub async fn exchange(self: Arc<Self>, request: Request<Incoming>) -> Response<Download> {
@@ -70,7 +77,10 @@ impl Session {
         let method = parts.method.clone();
         let extra = rewrite::request(&mut parts, &secrets, upgrade.is_some())
             .map_err(|unfit| Refused::new(rule(&secrets), unfit.0, "change the request"))?;
-        let finder = self.finder(&rules, &secrets, extra);
+        let finder = self.finder(&rules, &secrets, extra).map_err(|TooMuch| {
+            let message = "one host has more secrets than its answers can be searched for";
+            Refused::new(rule(&secrets), message, "remove some, or have fewer go to this host")
+        })?;
         let up = Arc::new(AtomicU64::new(0));
         let body = self.upload(&mut parts, &secrets, body, up.clone()).await?;
         if self.http == Http::One {
@@ -94,15 +104,20 @@ impl Session {
         })
     }
 
-    fn finder(&self, rules: &Rules, secrets: &[Arc<Ready>], extra: rewrite::Extra) -> Option<Arc<Finder>> {
+    fn finder(
+        &self,
+        rules: &Rules,
+        secrets: &[Arc<Ready>],
+        extra: rewrite::Extra,
+    ) -> Result<Option<Arc<Finder>>, TooMuch> {
         if extra.is_empty() {
-            return rules.finder(&self.name, self.to.port(), secrets);
+            return rules.finder(secrets);
         }
         let mut needles = rewrite::needles(secrets);
         for (needle, placeholder) in extra {
             needles.add(needle.to_vec(), &placeholder);
         }
-        needles.build().map(Arc::new)
+        Ok(needles.build()?.map(Arc::new))
     }
 
     fn gates(
@@ -156,24 +171,56 @@ impl Session {
         else {
             return Ok(Upload::Stream(body, up));
         };
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let whole = Limited::new(body, length)
-            .collect()
+        let limits = self.machine.host.shared().limits;
+        // The body, and what it becomes.
+        let (bytes, most) = (2 * length, limits.machine_bodies_bytes.into());
+        let taken = match self.http {
+            Http::One => self.machine.bodies.take(bytes, most).await,
+            // To wait would hold up the other streams, and those that are collected
+            // with them. Without a length, which HTTP/2 can do without, nobody waits.
+            Http::Two => match self.machine.bodies.try_take(bytes, most) {
+                Some(taken) => taken,
+                None => return Ok(self.replaced(parts, secrets, body, up)),
+            },
+        };
+        let whole = collect(body, usize::try_from(length).unwrap_or(usize::MAX))
             .await
-            .map_err(|_| Refused::new(rule(secrets), "the request broke off", "send it again"))?;
-        let whole = whole.to_bytes();
+            .map_err(|why| Refused::new(rule(secrets), why, "send it again"))?;
         up.store(whole.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        // A placeholder is short, and a value may be long.
+        let grown = self.machine.bodies.try_take(rewrite::growth(parts, secrets, &whole), most);
+        let grown = grown.ok_or_else(|| {
+            let message = "the machine has too much under way for what this request becomes";
+            Refused::new(rule(secrets), message, "send fewer placeholders, or try again later")
+        })?;
         let whole = match rewrite::body(parts, secrets, &whole) {
-            Some(replaced) => Bytes::copy_from_slice(&replaced),
+            Some(replaced) => Bytes::from_owner(replaced),
             None => whole,
         };
         if parts.headers.contains_key(CONTENT_LENGTH) {
             parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(whole.len()));
         }
-        Ok(Upload::Whole(Full::new(whole)))
+        Ok(Upload::Whole { body: Full::new(whole), _memory: [taken, grown] })
     }
 
-    /// Joins both ends of a WebSocket. Its frames are not looked at.
+    /// A body in which placeholders are replaced as it goes by.
+    fn replaced(
+        &self,
+        parts: &mut Parts,
+        secrets: &[Arc<Ready>],
+        body: Incoming,
+        up: Arc<AtomicU64>,
+    ) -> Upload {
+        match rewrite::replacements(parts, secrets) {
+            Some(finder) => {
+                parts.headers.remove(CONTENT_LENGTH);
+                Upload::replaced(body, Stream::new(Arc::new(finder), Style::Text), up)
+            }
+            None => Upload::Stream(body, up),
+        }
+    }
+
+    /// Joins both ends of a WebSocket. What the server says is searched.
     fn switch(
         self: &Arc<Self>,
         mut response: Response<Incoming>,
@@ -182,10 +229,16 @@ impl Session {
         mut line: Line,
         secrets: &[Arc<Ready>],
     ) -> Result<Response<Download>, Refused> {
-        let Some(guest) = guest else {
+        let refuse = |line: &mut Line, message: &str| {
             line.forget();
-            return Err(Refused::new(rule(secrets), "the server switched protocols unasked", "try again"));
+            Err(Refused::new(rule(secrets), message, "try again, without extensions of WebSocket"))
         };
+        let Some(guest) = guest else {
+            return refuse(&mut line, "the server switched protocols unasked");
+        };
+        if finder.is_some() && response.headers().contains_key(SEC_WEBSOCKET_EXTENSIONS) {
+            return refuse(&mut line, "the server uses an extension of WebSocket that was not asked for");
+        }
         let server = hyper::upgrade::on(&mut response);
         let mut answer = Response::new(Download::Own(Full::default()));
         *answer.status_mut() = response.status();
@@ -197,13 +250,51 @@ impl Session {
         tokio::spawn(async move {
             let (Ok(guest), Ok(server)) = tokio::join!(guest, server) else { return };
             let (mut guest, mut server) = (Tally::new(TokioIo::new(guest)), TokioIo::new(server));
-            tokio::select! {
-                // However it ends, it has ended.
-                _ = tokio::io::copy_bidirectional(&mut guest, &mut server) => {}
-                () = session.no_longer_allowed() => session.report_cut(),
+            let mut frames = finder.map(Frames::new);
+            let joined = async {
+                match &mut frames {
+                    Some(frames) => websocket::join(&mut guest, &mut server, frames).await,
+                    // However it ends, it has ended.
+                    None => tokio::io::copy_bidirectional(&mut guest, &mut server).await.map(drop),
+                }
+            };
+            let ended = tokio::select! {
+                ended = joined => ended,
+                () = session.no_longer_allowed() => {
+                    session.report_cut();
+                    Ok(())
+                }
+            };
+            if let Err(error) = ended
+                && error.kind() == std::io::ErrorKind::InvalidData
+            {
+                line.say(&format!("the server's WebSocket cannot be searched: {error}"));
+            }
+            if frames.is_some_and(|frames| frames.has_replaced()) {
+                line.scrubbed();
             }
             line.moved(guest.read, guest.written);
         });
         Ok(answer)
+    }
+}
+
+/// All of a body, which has to keep coming: others wait for its room.
+async fn collect(mut body: Incoming, length: usize) -> Result<Bytes, &'static str> {
+    let mut whole = BytesMut::new();
+    loop {
+        match timeout(BETWEEN_PARTS, body.frame()).await {
+            Ok(Some(Ok(frame))) => {
+                if let Ok(data) = frame.into_data() {
+                    whole.extend_from_slice(&data);
+                }
+            }
+            Ok(None) if whole.len() == length => return Ok(whole.freeze()),
+            Ok(None | Some(Err(_))) => return Err("the request broke off"),
+            Err(_) => return Err("the rest of the request did not come"),
+        }
+        if whole.len() > length {
+            return Err("the request is longer than it says");
+        }
     }
 }

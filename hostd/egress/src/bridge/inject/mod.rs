@@ -6,20 +6,24 @@
 //! certificate does not hold.
 
 mod body;
+mod budget;
 mod exchange;
 mod frames;
 pub mod framing;
 pub mod gate;
 pub mod guard;
-mod head;
+pub mod head;
 mod messages;
-pub mod needle;
 mod response;
 pub mod rewrite;
+pub mod scrub;
 mod server;
 mod session;
 mod spares;
+pub mod websocket;
+mod windows;
 
+pub use budget::{Budget, Share};
 pub use spares::Spares;
 
 use crate::bridge::{flow::Connection, replay::Replay, sni::ClientHello};

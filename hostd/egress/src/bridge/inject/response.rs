@@ -3,13 +3,14 @@
 use super::{
     body::{Download, Line, Scrub, scrub_headers},
     messages::{Messages, has_messages},
-    needle::{Finder, Stream, Style},
     rewrite,
+    scrub::{Finder, Stream, Style},
 };
 use hyper::{
     Method, Response, StatusCode,
     body::{Body, Incoming},
-    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
+    ext::ReasonPhrase,
+    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, TRANSFER_ENCODING},
     http::response::Parts,
 };
 use std::sync::Arc;
@@ -25,6 +26,11 @@ pub fn scrub(
     mut line: Line,
 ) -> Result<Response<Download>, Unreadable> {
     let (mut parts, incoming) = response.into_parts();
+    if finder.is_some() {
+        // The words beside the status are the server's to choose.
+        parts.extensions.remove::<ReasonPhrase>();
+        transfer(&parts).inspect_err(|_| line.forget())?;
+    }
     rewrite::strip(&mut parts.headers, parts.version, parts.status == StatusCode::SWITCHING_PROTOCOLS);
     let Some(finder) = finder else {
         return Ok(Response::from_parts(parts, Download::server(incoming, None, line)));
@@ -64,6 +70,21 @@ fn encoding(parts: &Parts) -> Result<bool, Unreadable> {
         }
     }
     Ok(gzip)
+}
+
+/// Encodings of a message on its way, or of messages inside the body, which
+/// nobody asked for and which cannot be read.
+fn transfer(parts: &Parts) -> Result<(), Unreadable> {
+    let listed = [(TRANSFER_ENCODING, "chunked"), (HeaderName::from_static("grpc-encoding"), "identity")];
+    for (name, plain) in listed {
+        for value in parts.headers.get_all(name) {
+            let value = value.to_str().unwrap_or("unreadable").trim();
+            if !value.eq_ignore_ascii_case(plain) {
+                return Err(Unreadable(value.chars().take(32).collect()));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn kind(parts: &Parts) -> String {

@@ -1,13 +1,14 @@
 //! Putting secrets into a request.
 
-use super::needle::{Needles, json, percent};
+use super::scrub::{Finder, Needles};
 use crate::bridge::rules::{Form, Ready};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use hyper::{
     HeaderMap, Version,
     header::{
         ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HOST, HeaderName,
-        HeaderValue, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+        HeaderValue, IF_RANGE, PROXY_AUTHORIZATION, RANGE, SEC_WEBSOCKET_EXTENSIONS, TE, TRANSFER_ENCODING,
+        UPGRADE,
     },
     http::{request::Parts, uri::PathAndQuery},
 };
@@ -54,6 +55,10 @@ pub fn request(parts: &mut Parts, secrets: &[Arc<Ready>], upgrade: bool) -> Resu
     if secrets.iter().any(|secret| secret.is_text()) {
         // What comes back has to be readable.
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        // Half a value is no value, and neither is a compressed one.
+        for name in [RANGE, IF_RANGE, SEC_WEBSOCKET_EXTENSIONS] {
+            parts.headers.remove(name);
+        }
         if parts.headers.contains_key("grpc-accept-encoding") {
             parts.headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
         }
@@ -152,20 +157,37 @@ fn address(parts: &mut Parts, secret: &Ready) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// Replaces placeholders in a body, written as its format wants it.
-pub fn body(parts: &Parts, secrets: &[Arc<Ready>], body: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+type Encode = fn(&[u8]) -> Vec<u8>;
+
+/// How a body's format wants a value written; not at all if it is packed.
+fn format(parts: &Parts) -> Option<Encode> {
     if parts.headers.contains_key(CONTENT_ENCODING) {
         return None;
     }
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let encode: fn(&[u8]) -> Vec<u8> = if kind.ends_with("json") {
+    Some(if kind.ends_with("json") {
         json
     } else if kind == "application/x-www-form-urlencoded" {
         |value| percent(value).into_bytes()
     } else {
         <[u8]>::to_vec
+    })
+}
+
+/// How much longer than it is a body may become.
+pub fn growth(parts: &Parts, secrets: &[Arc<Ready>], body: &[u8]) -> u64 {
+    let Some(encode) = format(parts) else { return 0 };
+    let of = |secret: &Arc<Ready>| {
+        let count = secret.finder.as_ref().map_or(0, |finder| finder.find_iter(body).count());
+        (count * encode(secret.value.expose()).len()) as u64
     };
+    secrets.iter().filter(|secret| has_placeholder(secret)).map(of).sum()
+}
+
+/// Replaces placeholders in a body.
+pub fn body(parts: &Parts, secrets: &[Arc<Ready>], body: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let encode = format(parts)?;
     let mut replaced = None::<Zeroizing<Vec<u8>>>;
     for secret in secrets.iter().filter(|secret| has_placeholder(secret)) {
         let now = replaced.as_ref().map_or(body, |replaced| replaced.as_slice());
@@ -174,6 +196,18 @@ pub fn body(parts: &Parts, secrets: &[Arc<Ready>], body: &[u8]) -> Option<Zeroiz
         }
     }
     replaced
+}
+
+/// The same for a body that goes by: what to look for, and what to put there.
+pub fn replacements(parts: &Parts, secrets: &[Arc<Ready>]) -> Option<Finder> {
+    let encode = format(parts)?;
+    let mut needles = Needles::default();
+    for secret in secrets.iter().filter(|secret| has_placeholder(secret)) {
+        // Values that are sent as text are visible ASCII.
+        let value = String::from_utf8(encode(secret.value.expose())).ok()?;
+        needles.add(secret.placeholder.clone().into_bytes(), &value);
+    }
+    needles.build().ok().flatten()
 }
 
 pub fn has_placeholder(secret: &Ready) -> bool {
@@ -187,4 +221,27 @@ fn replace(text: &[u8], secret: &Ready, encode: impl Fn(&[u8]) -> Vec<u8>) -> Op
     }
     let value = Zeroizing::new(encode(secret.value.expose()));
     Some(Zeroizing::new(finder.replace_all_bytes(text, &[&*value])))
+}
+
+fn json(value: &[u8]) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(value.len());
+    for byte in value {
+        if matches!(byte, b'"' | b'\\') {
+            escaped.push(b'\\');
+        }
+        escaped.push(*byte);
+    }
+    escaped
+}
+
+fn percent(value: &[u8]) -> String {
+    let mut text = String::with_capacity(value.len());
+    for byte in value {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
+            text.push(char::from(*byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
 }

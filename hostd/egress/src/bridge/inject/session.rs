@@ -5,6 +5,7 @@ use super::{
     guard::Watch,
     head::Fault,
     spares::{self, Place},
+    windows::{READ, SEND, Windows},
 };
 use crate::{
     bridge::{
@@ -31,8 +32,6 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 const HANDSHAKE: Duration = Duration::from_secs(15);
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 pub struct Session {
     pub machine: Arc<Machine>,
@@ -116,15 +115,15 @@ impl Session {
             Form::Certificate(identity) => Some(identity.clone()),
             _ => None,
         });
-        let stream =
-            dial::dial(&self.machine, Some(&self.name), self.to).await.map_err(|error| match error {
-                DialError::Refused(by) => {
-                    Refused::new(rule(), by.to_string(), "a rule has to allow it by address")
-                }
-                DialError::Io(error) => {
-                    Refused::unreachable(rule(), format!("{} cannot be reached: {error}", self.name))
-                }
-            })?;
+        let judge = |rules: &Rules| self.machine.decide(rules, Some(&self.name), self.to);
+        let stream = dial::dial(&self.machine, self.to, judge).await.map_err(|error| match error {
+            DialError::Refused(by) => {
+                Refused::new(rule(), by.to_string(), "see 'egress NAME' for what it may reach")
+            }
+            DialError::Io(error) => {
+                Refused::unreachable(rule(), format!("{} cannot be reached: {error}", self.name))
+            }
+        })?;
         let shared = self.machine.host.shared();
         let config = shared.trust.client(offer, identity);
         let server = ServerName::try_from(self.name.to_string())
@@ -157,18 +156,24 @@ impl Session {
         let two = stream.get_ref().1.alpn_protocol() == Some(Http::Two.alpn());
         let io = TokioIo::new(stream);
         if two {
+            let windows = Windows::of(&self.machine);
             let (sender, connection) = conn::http2::Builder::new(TokioExecutor::new())
-                .initial_stream_window_size(STREAM_WINDOW)
-                .initial_connection_window_size(CONNECTION_WINDOW)
+                .initial_stream_window_size(windows.stream)
+                .initial_connection_window_size(windows.connection)
+                .max_send_buf_size(SEND)
                 .max_header_list_size(limit)
                 .handshake(io)
                 .await?;
-            tokio::spawn(connection);
+            tokio::spawn(async move {
+                let _windows = windows;
+                connection.await
+            });
             return Ok((Sender::Two(sender), Http::Two));
         }
         let (sender, connection) = conn::http1::Builder::new()
             .preserve_header_case(true)
             .max_header_size(limit as usize)
+            .max_buf_size(READ)
             .handshake(io)
             .await?;
         tokio::spawn(connection.with_upgrades());

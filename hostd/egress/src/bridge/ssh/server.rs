@@ -5,7 +5,7 @@ use crate::{
     bridge::{
         dial, flow,
         machine::Machine,
-        rules::{Form, Ready, Ssh},
+        rules::{Form, Ready, Rules, Ssh},
     },
     control::{Decision, Outcome},
 };
@@ -58,7 +58,7 @@ impl Route {
     }
 
     pub async fn no_longer_allowed(&self) {
-        let rule = |rules: &crate::bridge::rules::Rules| {
+        let rule = |rules: &Rules| {
             // Another key, or none, is another login.
             let same = rules.for_ssh(&self.name, self.to.port()).is_some_and(|now| {
                 now.value.expose() == self.secret.value.expose() && now.binding == self.secret.binding
@@ -95,7 +95,8 @@ impl Route {
         if algorithms.is_empty() {
             return Err(format!("known_hosts has no key for {} port {}", self.name, self.to.port()));
         }
-        let stream = dial::dial(&self.machine, Some(&self.name), self.to)
+        let judge = |rules: &Rules| self.machine.decide(rules, Some(&self.name), self.to);
+        let stream = dial::dial(&self.machine, self.to, judge)
             .await
             .map_err(|error| format!("{} cannot be reached: {error}", self.name))?;
         let config = client::Config {

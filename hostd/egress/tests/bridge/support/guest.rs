@@ -25,6 +25,9 @@ table ip guest {
     tcp dport 80 redirect to :4080
     meta l4proto tcp redirect to :4000
   }
+  chain filter {
+    type filter hook output priority 0
+  }
 }
 ";
 
@@ -85,6 +88,12 @@ impl Guest {
         let mut all = vec!["-sS", "-m", "20", "-w", "\n%{http_code}"];
         all.extend(arguments);
         self.run("curl", &all)
+    }
+
+    /// One more rule, as `nft` has it.
+    pub fn nft(&self, rule: &str) {
+        let done = self.namespace.run(|| Command::new("nft").arg(rule).output().unwrap());
+        assert!(done.status.success(), "nft {rule}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
     pub fn connect(&self, to: &str) -> std::io::Result<TcpStream> {

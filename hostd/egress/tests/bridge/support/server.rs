@@ -5,8 +5,10 @@ use super::{
     git,
     world::World,
 };
+use base64::Engine;
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
+use futures_util::{SinkExt, StreamExt};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     HeaderMap, Method, Request, Response, Version,
@@ -33,12 +35,18 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-    sync::mpsc,
-};
+use tokio::{net::TcpListener, sync::mpsc};
 use tokio_rustls::TlsAcceptor;
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::protocol::{
+        Message, Role,
+        frame::{
+            Frame as WsFrame,
+            coding::{Data, OpCode},
+        },
+    },
+};
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -204,6 +212,11 @@ impl Server {
                 headers.insert(CONTENT_LENGTH, packed.len().into());
                 *response.body_mut() = whole(packed);
             }
+            "/escaped" => *response.body_mut() = whole(told.replace('-', "\\u002d").replace('/', "\\/")),
+            "/lines" => {
+                let encoded = base64::engine::general_purpose::STANDARD.encode(&told).into_bytes();
+                *response.body_mut() = whole(encoded.chunks(19).collect::<Vec<_>>().join(&b"\r\n"[..]));
+            }
             "/brotli" => {
                 headers.insert(CONTENT_ENCODING, HeaderValue::from_static("br"));
             }
@@ -235,7 +248,7 @@ impl Server {
         self.seen.lock().unwrap().push(seen);
     }
 
-    /// Echoes bytes after the switch, whatever they are.
+    /// A WebSocket that echoes messages, and says the credential when asked to.
     fn websocket(&self, request: &mut Request<Incoming>) -> Response<Body> {
         self.note(Seen {
             version: request.version(),
@@ -244,20 +257,60 @@ impl Server {
             body: Bytes::new(),
             client: None,
         });
-        let upgrade = hyper::upgrade::on(request);
+        let key = request.headers()["sec-websocket-key"].as_bytes();
+        let accept = tokio_tungstenite::tungstenite::handshake::derive_accept_key(key);
+        let credential = request.headers().get(AUTHORIZATION).map_or("", |value| value.to_str().unwrap());
+        let credential = credential.to_owned();
+        let upgrade = hyper::upgrade::on(&mut *request);
         tokio::spawn(async move {
-            let mut stream = TokioIo::new(upgrade.await.unwrap());
-            let mut buffer = [0u8; 1024];
-            while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-                stream.write_all(&buffer[..count]).await.unwrap();
-            }
+            let stream = TokioIo::new(upgrade.await.unwrap());
+            let socket = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
+            // However it ends, it has ended.
+            let _ = converse(socket, &credential).await;
         });
         let mut response = Response::new(whole(""));
         *response.status_mut() = hyper::StatusCode::SWITCHING_PROTOCOLS;
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        response.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert("sec-websocket-accept", accept.parse().unwrap());
+        if request.uri().path() == "/deflate" {
+            headers.insert("sec-websocket-extensions", HeaderValue::from_static("permessage-deflate"));
+        }
         response
     }
+}
+
+async fn converse(
+    mut socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>,
+    credential: &str,
+) -> Result<(), tokio_tungstenite::tungstenite::Error> {
+    let fragment = |opcode: Data, text: &str, ends: bool| {
+        Message::Frame(WsFrame::message(Bytes::copy_from_slice(text.as_bytes()), OpCode::Data(opcode), ends))
+    };
+    while let Some(message) = socket.next().await {
+        let message = message?;
+        if !message.is_text() && !message.is_binary() {
+            continue;
+        }
+        match message.to_text()? {
+            "text" => socket.send(Message::text(credential)).await?,
+            "escaped" => socket.send(Message::text(credential.replace('-', "\\u002d"))).await?,
+            "binary" => socket.send(Message::binary(Bytes::copy_from_slice(credential.as_bytes()))).await?,
+            "fragments" => {
+                let (first, second) = credential.split_at(credential.len() / 2);
+                socket.send(fragment(Data::Text, first, false)).await?;
+                socket.send(Message::Ping(Bytes::from_static(b"between"))).await?;
+                socket.send(fragment(Data::Continue, second, true)).await?;
+            }
+            "large" => {
+                let text = format!("{}{credential}{}", "x".repeat(150_000), "y".repeat(150_000));
+                socket.send(Message::text(text)).await?;
+            }
+            _ => socket.send(message).await?,
+        }
+    }
+    Ok(())
 }
 
 fn whole(bytes: impl Into<Bytes>) -> Body {

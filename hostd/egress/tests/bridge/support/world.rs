@@ -12,7 +12,7 @@ use berth_egress::{
 };
 use berth_types::{
     MachineId, UserId,
-    egress::{Binding, EgressPolicy, HostName, Ipv4Network, Projection, SecretValue},
+    egress::{Binding, EgressPolicy, Ground, HostName, Ipv4Network, Projection, SecretValue},
 };
 use std::{
     collections::BTreeMap,
@@ -121,7 +121,7 @@ impl World {
                 (name("other.example"), vec![Ipv4Addr::new(198, 51, 100, 11)]),
                 (name("git.example"), vec![Ipv4Addr::new(198, 51, 100, 12)]),
             ]),
-            own: vec![HOST],
+            ground: Ground { own: vec![HOST], private: vec!["10.0.0.0/8".parse().unwrap()] },
             resolvers: vec![SocketAddr::from(([198, 51, 100, 19], 53))],
             limits: Limits::default(),
         };
