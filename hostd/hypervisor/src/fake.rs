@@ -301,6 +301,7 @@ mod tests {
                 socket: self.0.join("socket"),
                 cpus: 1,
                 memory: ByteSize(1 << 20),
+                disk: ByteSize(0),
                 uid: 0,
                 kernel: PathBuf::new(),
                 initrd: PathBuf::new(),

@@ -88,6 +88,8 @@ pub struct Launch {
     pub socket: PathBuf,
     pub cpus: u32,
     pub memory: ByteSize,
+    /// What its disk has or grows to while it starts: a template's may be smaller.
+    pub disk: ByteSize,
     /// The user and group that the process runs as.
     pub uid: u32,
     pub kernel: PathBuf,

@@ -149,6 +149,7 @@ async fn attack(host: &Host) -> Result<BTreeMap<String, String>> {
         socket: host.place.join("qmp"),
         cpus: 1,
         memory: ByteSize(64 << 20),
+        disk: ByteSize(0),
         uid: UID,
         kernel: host.kernel(),
         initrd: host.kernel(),

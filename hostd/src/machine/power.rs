@@ -78,6 +78,7 @@ pub async fn power(
             socket: host.vm_socket(&machine.id),
             cpus: machine.cpus,
             memory: machine.memory,
+            disk: machine.disk,
             uid: machine.uid,
             kernel: image.kernel,
             initrd: image.initrd,

@@ -149,11 +149,12 @@ pub(crate) fn allow_file_size(process: &Process, size: u64) -> Result<(), Error>
 
 fn limits(launch: &Launch) -> Limits {
     let disk = launch.directory.join(files::DISK).symlink_metadata().map_or(0, |found| found.len());
-    let mut file_size = disk.max(launch.memory.bytes()).max(SMALL_FILES);
+    let mut file_size = disk.max(launch.disk.bytes()).max(launch.memory.bytes()).max(SMALL_FILES);
     if !may_raise_limits() {
-        // Once set it stays, and a disk may grow: nothing is larger than the pool.
+        // Once set it stays, and a disk may grow; one that has holes may be larger than the pool.
         let pool = rustix::fs::statvfs(&launch.directory);
-        file_size = pool.map_or(u64::MAX, |pool| pool.f_blocks.saturating_mul(pool.f_frsize));
+        let pool = pool.map_or(u64::MAX, |pool| pool.f_blocks.saturating_mul(pool.f_frsize));
+        file_size = file_size.max(pool);
     }
     Limits { file_size, descriptors: DESCRIPTORS, threads: THREADS }
 }

@@ -136,6 +136,7 @@ impl Machine {
             socket: self.socket(),
             cpus: 1,
             memory: ByteSize(self.memory),
+            disk: ByteSize(std::fs::metadata(self.directory.join("disk")).map_or(0, |disk| disk.len())),
             uid: UID,
             kernel,
             initrd,
