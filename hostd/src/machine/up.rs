@@ -288,12 +288,19 @@ impl Actor {
             host.archive.let_go(generation);
         }
         // To remove files takes a core for longer than a first command may wait.
+        let watched = self.public.subscribe();
         tokio::spawn(async move {
             host.a_while().await;
             let synced = host.store.sync().await;
             let Some(generation) = slept_in else { return told(synced) };
             told(match synced {
-                Ok(()) => host.storage.unmark_all_but(&id, &generation).await,
+                Ok(()) => {
+                    let is_last = || {
+                        let record = &watched.borrow().record;
+                        record.sleeps_in.is_none() && record.woke_from.as_ref() == Some(&generation)
+                    };
+                    host.storage.unmark_earlier(&id, &generation, is_last).await
+                }
                 failed => failed,
             });
             host.archive.age_like(&generation).await;

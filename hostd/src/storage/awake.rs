@@ -38,22 +38,33 @@ impl Storage {
 
     /// It sleeps there, whether it has been awake since or not; durably.
     pub async fn unmark_awake(&self, id: &MachineId, from: &GenerationId) -> Result<()> {
-        self.unmark(id, |marked| marked == from).await
+        self.unmark(id, |marked| marked == from, || true).await
     }
 
     /// The store says durably that it woke from this one; earlier wakes say nothing any more.
-    pub async fn unmark_all_but(&self, id: &MachineId, from: &GenerationId) -> Result<()> {
-        self.unmark(id, |marked| marked != from).await
+    /// `is_last` is asked when it is known what goes: a wake that came later has a mark too.
+    pub async fn unmark_earlier(
+        &self,
+        id: &MachineId,
+        from: &GenerationId,
+        is_last: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        self.unmark(id, |marked| marked != from, is_last).await
     }
 
-    async fn unmark(&self, id: &MachineId, goes: impl Fn(&GenerationId) -> bool) -> Result<()> {
+    async fn unmark(
+        &self,
+        id: &MachineId,
+        goes: impl Fn(&GenerationId) -> bool,
+        may_go: impl FnOnce() -> bool,
+    ) -> Result<()> {
         let gone: Vec<String> = self
             .marks(id)?
             .into_iter()
             .filter(|(marked, _)| goes(marked))
             .map(|(marked, boot)| name(&marked, &boot))
             .collect();
-        if gone.is_empty() {
+        if gone.is_empty() || !may_go() {
             return Ok(());
         }
         let directory = self.directory(id);
@@ -63,6 +74,11 @@ impl Storage {
             own.sync().file("sync", &directory)
         })
         .await
+    }
+
+    /// Whether it has run on files that were laid out from this saved state.
+    pub fn woke_from(&self, id: &MachineId, from: &GenerationId) -> Result<bool> {
+        Ok(self.marks(id)?.iter().any(|(marked, _)| marked == from))
     }
 
     /// The saved states from which it woke in earlier boots of the host: whatever a record

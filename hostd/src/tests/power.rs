@@ -185,6 +185,28 @@ fn a_wake_that_the_store_has_lost_does_not_take_the_machine_back() {
     }
 }
 
+/// What is tidied up some seconds after a wake leaves the mark of a later wake alone.
+#[test]
+fn the_last_wake_keeps_its_mark() {
+    let scratch = Scratch::new();
+    life(async || {
+        let world = World::open(&scratch).await;
+        world.new_machine("dev").await.unwrap();
+        sleep(&world).await;
+        wake(&world).await;
+        let first = record(&world).woke_from.unwrap();
+        sleep(&world).await;
+        wake(&world).await;
+        let (id, last) = (record(&world).id, record(&world).woke_from.unwrap());
+        let has = |from| world.host.storage.woke_from(&id, from).unwrap();
+        assert!(has(&first) && has(&last));
+        while has(&first) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert!(has(&last));
+    });
+}
+
 /// That it ran on its old disk once, it says after every stop of a sleeper too.
 #[test]
 fn a_stop_that_the_store_has_lost_does_not_take_the_machine_back() {
