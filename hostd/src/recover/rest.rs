@@ -38,12 +38,16 @@ pub async fn rest(host: &Host, record: &mut Machine, networks: &mut Vec<String>)
     }
     // 2. Else its own files, or what they have become.
     if record.sleeps_in.is_none() && !has.disk {
-        // Its files had become a saved state before the record could say so, or what it
-        // woke on did not reach the disk.
+        // If it ran since it last woke, its files became its newest saved state before the
+        // record could say so: hostd ended in between. If it did not, a power failure took what
+        // was laid out for that wake, and it sleeps where it slept.
         let newest = host.archive.of(&record.id).into_iter().find(|one| one.why.is_automatic());
-        let ran = record.woke_from.as_ref().is_some_and(|from| woke.contains(from));
-        let woke_from = record.woke_from.clone().filter(has_disk);
         let newest = newest.map(|generation| generation.id.clone());
+        let ran = match &record.woke_from {
+            Some(from) => host.storage.woke_from(&record.id, from)?,
+            None => true,
+        };
+        let woke_from = record.woke_from.clone().filter(has_disk);
         record.sleeps_in = if ran { newest.or(woke_from) } else { woke_from.or(newest) };
         if record.sleeps_in.is_none() {
             let reason = "its disk is missing from the pool; 'berth lost ls' on the host may have it";

@@ -88,6 +88,35 @@ fn what_died_meanwhile_boots_when_it_is_next_used() {
     });
 }
 
+/// The saved state that it last woke from is still there, and is not what it sleeps in.
+#[test]
+fn a_sleep_that_the_record_missed_is_where_a_machine_sleeps() {
+    let scratch = Scratch::new();
+    let disk = |world: &World| world.host.storage.directory(world.machine("dev").id()).join("disk");
+    life(async || {
+        let world = World::open(&scratch).await;
+        world.new_machine("dev").await.unwrap();
+        for text in ["past", "now"] {
+            world.ask(Request::Attach { name: named("dev") }).await.unwrap();
+            std::fs::write(disk(&world), text).unwrap();
+            let up = (*world.machine("dev").record()).clone();
+            world.ask(Request::Sleep { name: named("dev") }).await.unwrap();
+            // Killed when its files had moved.
+            let record = berth_types::Machine { state: State::Suspending, ..up };
+            if text == "now" {
+                assert!(record.woke_from.is_some());
+                world.host.store.put_machine(&record).await.unwrap();
+            }
+        }
+    });
+    life(async || {
+        let world = World::open(&scratch).await;
+        assert_eq!(world.machine("dev").record().state, State::Asleep);
+        world.ask(Request::Attach { name: named("dev") }).await.unwrap();
+        assert_eq!(std::fs::read_to_string(disk(&world)).unwrap(), "now");
+    });
+}
+
 /// As a power failure may leave it: records are synced at once, directories later.
 #[test]
 fn a_record_without_files_is_undone_if_it_was_never_up() {
