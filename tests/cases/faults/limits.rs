@@ -74,7 +74,7 @@ fn a_capture_that_finds_the_pool_full_harms_nobody(context: &Context) -> Result<
         let account = service.account(context.scratch())?;
         account.verb("new dev --memory 256M")?.ok()?;
         let dev = account.at("dev");
-        dev.exec("echo kept > note; sync; nohup sleep 5000 > /dev/null 2>&1 < /dev/null &")?;
+        dev.exec("echo kept > note && sync && (nohup sleep 5000 > /dev/null 2>&1 < /dev/null &)")?;
         let (boot, sleeper) = (boot_id(&dev)?, dev.line("pgrep -x sleep")?);
         let fillers = fill(&mount_point(&service.data())?)?;
         for words in ["snapshot dev point", "fork dev child", "sleep dev"] {
