@@ -33,7 +33,7 @@ pub use paths::{binaries, binary, images, repository};
 pub use process::{Output, Run, Running};
 pub use remote::Remote;
 pub use scratch::{Scratch, clean_up_on_signals};
-pub use service::{LOG, Service};
+pub use service::{LOG, Service, UNIT};
 pub use settings::Settings;
 pub use sshd::Sshd;
 pub use sweep::left_behind;

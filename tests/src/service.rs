@@ -28,6 +28,9 @@ const START: Duration = Duration::from_secs(90);
 /// Machines are put to sleep, all at once.
 const STOP: Duration = Duration::from_secs(120);
 
+/// What systemd starts hostd by.
+pub const UNIT: &str = include_str!("../../config/systemd/berth-hostd.service");
+
 /// How a log in a failure begins.
 pub const LOG: &str = "--- ";
 
@@ -74,27 +77,46 @@ impl Service {
     }
 
     pub fn start_hostd(&self) -> Result<()> {
-        self.spawn("berth-hostd", &self.hostd, None)?;
+        self.spawn("berth-hostd", &self.hostd, &[], None)?;
         self.answers("berth-hostd", &self.hostd, || self.status().is_ok())
     }
 
     /// One that kills itself when it comes to this point.
     pub fn start_doomed_hostd(&self, point: &str) -> Result<()> {
-        self.spawn("berth-hostd", &self.hostd, Some(point))?;
+        self.spawn("berth-hostd", &self.hostd, &[], Some(point))?;
+        self.answers("berth-hostd", &self.hostd, || self.status().is_ok())
+    }
+
+    /// One with the capabilities that its systemd unit leaves it, and without a way to gain more.
+    pub fn start_hostd_as_its_unit(&self) -> Result<()> {
+        let bounds = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+        let bounds = bounds.context("the unit bounds no capabilities")?.split_whitespace();
+        let bounds: String =
+            bounds.filter_map(|name| name.strip_prefix("CAP_")).map(|name| format!(",+{name}")).collect();
+        let bounds = format!("--bounding-set=-all{}", bounds.to_lowercase());
+        self.spawn("berth-hostd", &self.hostd, &["setpriv", &bounds, "--no-new-privs"], None)?;
         self.answers("berth-hostd", &self.hostd, || self.status().is_ok())
     }
 
     pub fn start_gateway(&self) -> Result<()> {
-        self.spawn("berth-gateway", &self.gateway, None)?;
+        self.spawn("berth-gateway", &self.gateway, &[], None)?;
         self.answers("berth-gateway", &self.gateway, || banner(self.endpoint.address).is_some())
     }
 
-    fn spawn(&self, name: &str, place: &Mutex<Option<Child>>, fault: Option<&str>) -> Result<()> {
+    /// `through`: a program that executes it, with its arguments.
+    fn spawn(
+        &self,
+        name: &str,
+        place: &Mutex<Option<Child>>,
+        through: &[&str],
+        fault: Option<&str>,
+    ) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.log_path(name))?;
         // Whatever umask the service is started under, its files are its own; and it keeps
         // neither an open file nor an ignored signal of the shell's.
         let child = Command::new("sh")
-            .args(["-c", "umask 000; trap '' USR1; exec 9</dev/zero; exec \"$0\" \"$@\""])
+            .args(["-c", "umask 000; trap '' USR1; exec 9</dev/zero; exec \"$@\"", "sh"])
+            .args(through)
             .arg(binary(name)?)
             .arg("--config")
             .arg(self.config())

@@ -6,12 +6,14 @@ use crate::{
     context::{Case, Context},
 };
 use anyhow::{Context as _, Result, ensure};
-use berth_tests::{Service, Settings, eventually};
+use berth_tests::{Service, Settings, UNIT, eventually};
+use std::{fs, os::unix::fs::symlink};
 
 pub const CASES: &[Case] = cases![
     OwnService:
         a_killed_hostd_costs_no_beat,
         a_killed_gateway_costs_no_beat,
+        hostd_needs_no_more_than_its_unit_leaves_it,
         a_service_stops_and_starts_with_every_file,
         run_serves_until_it_is_told_to_stop;
 ];
@@ -76,8 +78,41 @@ fn a_killed_gateway_costs_no_beat(context: &Context) -> Result<()> {
     })
 }
 
+/// systemd itself cannot be started here: what it takes from hostd is taken by hand, and what
+/// it would refuse by filters, and hostd calls, must not be in the unit.
+fn hostd_needs_no_more_than_its_unit_leaves_it(context: &Context) -> Result<()> {
+    for refused in ["RestrictNamespaces", "RestrictSUIDSGID", "RestrictRealtime", "MemoryDenyWriteExecute"] {
+        let line = UNIT.lines().find(|line| line.starts_with(refused));
+        ensure!(line.is_none_or(|line| line.ends_with("=no")), "the unit refuses what hostd calls: {line:?}");
+    }
+    let settings = Settings::default().set("idle.ready", Vec::<String>::new());
+    context.with_service(&settings, |service| {
+        service.end_hostd()?;
+        service.start_hostd_as_its_unit()?;
+        let account = service.account(context.scratch())?;
+        account.verb("new main --memory 256M")?.ok()?;
+        let main = account.at("main");
+        let boot = boot_id(&main)?;
+        account.verb("sleep main")?.ok()?;
+        ensure!(boot_id(&main)? == boot, "its memory was not resumed");
+        account.verb("fork main child")?.ok()?;
+        let session = main.ssh(&[]).arg("sleep 1000").start()?;
+        eventually("the session", MINUTE, || Ok(main.run("pgrep -x sleep")?.status == 0))?;
+        service.end_hostd()?;
+        service.start_hostd_as_its_unit()?;
+        ensure!(boot_id(&main)? == boot, "it was booted again");
+        ensure!(main.run("pgrep -x sleep")?.status == 0, "its processes are gone");
+        drop(session);
+        account.verb("rm main child")?.ok().map(drop)
+    })
+}
+
 fn a_service_stops_and_starts_with_every_file(context: &Context) -> Result<()> {
     let service = Service::prepare(context.scratch(), &Settings::default())?;
+    // As on a host whose /var is small.
+    let elsewhere = service.directory().join("large-disk");
+    fs::create_dir(&elsewhere)?;
+    symlink(&elsewhere, service.data())?;
     service.berth_ok(&["up"])?;
     let tested = (|| {
         let account = service.account(context.scratch())?;
