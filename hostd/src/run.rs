@@ -35,10 +35,16 @@ const PREDECESSOR: Duration = Duration::from_secs(10);
 
 /// Runs until a signal or the operator ends it. A signal leaves machines
 /// running for the next hostd to adopt; the operator's shutdown stops them.
-pub async fn run(config: Config, master: Option<MasterKey>) -> Result<()> {
-    let (data, run) = (config.service.data.clone(), config.service.run.clone());
-    // 1. Alone on this data directory, which nobody else may read.
+pub async fn run(mut config: Config, master: Option<MasterKey>) -> Result<()> {
+    // 1. Alone on this data directory, which nobody else may read. It may be a link to a larger
+    //    disk; from here on no link is followed.
     private::make(&config)?;
+    for place in [&mut config.service.data, &mut config.image.directory] {
+        if let Ok(real) = place.canonicalize() {
+            *place = real;
+        }
+    }
+    let (data, run) = (config.service.data.clone(), config.service.run.clone());
     let _alone = lock(data.join("hostd.lock")).await?;
     private::tighten(&config)?;
     // 2. Everything hostd owns.
