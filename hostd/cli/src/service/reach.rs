@@ -40,6 +40,8 @@ pub fn check(context: &Context) -> Result<(), Refusal> {
 /// Runs in a thread of its own, whose view of files alone is that user's.
 fn as_user<T: Send + 'static>(user: User, work: impl FnOnce() -> T + Send + 'static) -> T {
     let running = thread::spawn(move || {
+        // The gateway has no group but its own, and root's others would open what is closed to it.
+        let _ = rustix::thread::set_thread_groups(&[]);
         setfsgid(user.gid);
         setfsuid(user.uid);
         work()

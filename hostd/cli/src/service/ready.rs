@@ -21,7 +21,7 @@ use tokio::{
 
 const BETWEEN: Duration = Duration::from_millis(50);
 /// hostd may be starting again just now.
-const SETTLES: Duration = Duration::from_secs(5);
+const SETTLES: Duration = Duration::from_secs(15);
 /// A listener that accepts but says nothing for this long is not well.
 const BANNER: Duration = Duration::from_secs(5);
 
