@@ -45,9 +45,11 @@ fn files(service: &Service) -> Result<BTreeMap<(u64, u64), &'static str>> {
     for (place, kind) in places {
         let depth = if kind == "log" { "1" } else { "3" };
         let list = ["-maxdepth", depth, "-type", "f"];
-        for path in Run::new("find").arg(place).args(list).ok()?.text().lines() {
-            let found = fs::symlink_metadata(path)?;
-            known.insert((found.dev(), found.ino()), kind);
+        // What goes meanwhile is not listed: `find` then ends with 1.
+        for path in Run::new("find").arg(place).args(list).finish()?.text().lines() {
+            if let Ok(found) = fs::symlink_metadata(path) {
+                known.insert((found.dev(), found.ino()), kind);
+            }
         }
     }
     Ok(known)
