@@ -100,7 +100,7 @@ fn ssh_config(settings: &berth_config::Gateway, keys: Vec<PrivateKey>) -> Config
         auth_rejection_time_initial: Some(Duration::ZERO),
         keys,
         window_size: flow::FIRST_WINDOW,
-        // New keys are for clients to ask for: docs/decisions/0019.
+        // New keys are for clients to ask for: docs/decisions/0020.
         limits: russh::Limits {
             rekey_write_limit: REKEY_BYTES,
             rekey_read_limit: REKEY_BYTES,
