@@ -67,7 +67,11 @@ pub fn fill(
         Files::of(made)
     });
     let files = files.file("create", &place)?;
+    // Before the disk, and on disk: half a directory that has a disk then says itself that it
+    // has never run.
+    let recorded = put_record(&files, record)?;
     if let Some(image_disk) = image_disk {
+        recorded.sync_all().file("sync", place.join(RECORD))?;
         let image = File::open(image_disk).file("open", image_disk)?;
         let disk = files.create(DISK).file("create", place.join(DISK))?;
         clone(&image, &disk).file("clone", image_disk)?;
@@ -75,7 +79,6 @@ pub fn fill(
         disk.set_len(machine.disk.bytes().max(have)).file("size", place.join(DISK))?;
         disk.sync_all().and_then(|()| give(&disk, machine.uid)).file("sync", place.join(DISK))?;
     }
-    write_record(&files, record)?;
     for log in [CONSOLE, LOG] {
         files.create(log).and_then(|file| give(&file, machine.uid)).file("create", place.join(log))?;
     }
@@ -85,10 +88,15 @@ pub fn fill(
 /// The signed mirror of the store's record. The store is what was acknowledged, so
 /// nobody waits for this to reach the disk.
 pub fn write_record(files: &Files, bytes: &[u8]) -> Result<()> {
+    put_record(files, bytes).map(drop)
+}
+
+fn put_record(files: &Files, bytes: &[u8]) -> Result<File> {
     const FRESH: &str = "machine.new";
     let written = files.create(FRESH).and_then(|mut file| {
         file.write_all(bytes)?;
-        files.rename(FRESH, files, RECORD)
+        files.rename(FRESH, files, RECORD)?;
+        Ok(file)
     });
     written.file("write", files.path().join(RECORD))
 }
