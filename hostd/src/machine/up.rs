@@ -50,11 +50,13 @@ impl Actor {
         self.host.storage.forget_state(&self.record.id);
         self.host.link(&self.record, &powered.network);
         let going = async {
-            if self.record.sleeps_in.is_some() {
+            if let Some(asleep) = &self.record.sleeps_in {
+                // The hostd before may have ended between laying files out and saying so.
+                self.host.storage.mark_awake(&self.record.id, asleep).await?;
                 // It may be fresh from a smaller template.
                 powered.vm.resize_disk(self.record.disk).await?;
             }
-            powered.vm.resume().await
+            Ok::<_, Error>(powered.vm.resume().await?)
         };
         match going.await {
             Ok(()) => {
@@ -64,7 +66,7 @@ impl Actor {
             }
             Err(error) => {
                 powered.cut(&self.host).await;
-                self.did_not_start(error.into(), Vec::new()).await;
+                self.did_not_start(error, Vec::new()).await;
             }
         }
     }

@@ -13,6 +13,7 @@ use super::{Storage, blocking, generation::files};
 use crate::error::{FileContext, Result};
 use berth_sys::machine::Files;
 use berth_types::{BootId, GenerationId, MachineId};
+use std::io;
 
 const AWAKE: &str = "awake-";
 
@@ -30,8 +31,11 @@ impl Storage {
     pub async fn mark_awake(&self, id: &MachineId, from: &GenerationId) -> Result<()> {
         let (directory, name) = (self.directory(id), name(from, &self.boot));
         blocking(move || {
-            let marked = files(&directory)?.create(&name).map(drop);
-            marked.file("create", directory.join(&name))
+            match files(&directory)?.create(&name) {
+                // A hostd that ended in the middle of this wake said so already.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                marked => marked.map(drop).file("create", directory.join(&name)),
+            }
         })
         .await
     }

@@ -185,6 +185,40 @@ fn a_wake_that_the_store_has_lost_does_not_take_the_machine_back() {
     }
 }
 
+/// A hostd that ended in the middle of a wake had not written the mark of it yet.
+#[test]
+fn a_wake_that_the_next_hostd_finishes_has_its_mark() {
+    let scratch = Scratch::new();
+    let asleep = life(async || {
+        let world = World::open(&scratch).await;
+        world.new_machine("dev").await.unwrap();
+        write_disk(&world, PAST);
+        sleep(&world).await;
+        let asleep = record(&world);
+        wake(&world).await;
+        let woken = record(&world);
+        let from = asleep.sleeps_in.clone().unwrap();
+        world.host.storage.unmark_awake(&asleep.id, &from).await.unwrap();
+        let begun = Machine { state: State::Starting, sleeps_in: Some(from), ..woken };
+        world.host.store.put_machine(&begun).await.unwrap();
+        asleep
+    });
+    life(async || {
+        let world = World::open(&scratch).await;
+        wake(&world).await;
+        assert_eq!(record(&world).state, State::Running);
+        write_disk(&world, NOW);
+        world.host.archive.sync_all().await;
+        // The power fails, and the store's last writes are lost.
+        world.host.store.put_machine(&asleep).await.unwrap();
+    });
+    scratch.reboot();
+    life(async || {
+        let world = World::open(&scratch).await;
+        boots(&world, "went down while it ran", NOW).await;
+    });
+}
+
 /// What is tidied up some seconds after a wake leaves the mark of a later wake alone.
 #[test]
 fn the_last_wake_keeps_its_mark() {
