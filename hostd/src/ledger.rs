@@ -17,7 +17,10 @@ pub struct Ledger(Arc<Mutex<Books>>);
 struct Books {
     quota: Quota,
     host_memory: ByteSize,
+    /// Of users' machines.
     committed: ByteSize,
+    /// Of templates that are being made.
+    templates: ByteSize,
     users: HashMap<UserId, Usage>,
 }
 
@@ -25,14 +28,15 @@ struct Books {
 #[derive(Debug)]
 pub struct MemoryLease {
     ledger: Ledger,
-    owner: UserId,
+    /// `None`: a template that is being made.
+    owner: Option<UserId>,
     size: ByteSize,
 }
 
 impl Ledger {
     pub fn new(quota: Quota, host_memory: ByteSize) -> Self {
-        let (committed, users) = (ByteSize(0), HashMap::new());
-        Self(Arc::new(Mutex::new(Books { quota, host_memory, committed, users })))
+        let (committed, templates, users) = (ByteSize(0), ByteSize(0), HashMap::new());
+        Self(Arc::new(Mutex::new(Books { quota, host_memory, committed, templates, users })))
     }
 
     fn books(&self) -> std::sync::MutexGuard<'_, Books> {
@@ -90,13 +94,8 @@ impl Ledger {
     /// Memory for a start.
     pub fn admit_memory(&self, owner: &UserId, size: ByteSize) -> Result<MemoryLease, Refusal> {
         let mut books = self.books();
-        let committed = books.committed.bytes().saturating_add(size.bytes());
-        if committed > books.host_memory.bytes() {
-            return Err(Refusal::new(
-                Code::Limit,
-                format!("the host has no {size} of memory left for it"),
-                "stop another machine with 'stop NAME', or try later",
-            ));
+        if add(books.committed, size) > books.host_memory {
+            return Err(no_memory(size));
         }
         let quota = books.quota.memory;
         let usage = books.users.entry(owner.clone()).or_default();
@@ -109,32 +108,61 @@ impl Ledger {
             return Err(Refusal::new(Code::Limit, message, "stop one with 'stop NAME'"));
         }
         books.take(owner, size);
-        Ok(MemoryLease { ledger: self.clone(), owner: owner.clone(), size })
+        Ok(MemoryLease { ledger: self.clone(), owner: Some(owner.clone()), size })
+    }
+
+    /// Memory to make a template in: what is free, and no user is refused any because of it.
+    /// For those seconds the host may have more in use than its limit.
+    pub fn admit_template(&self, size: ByteSize) -> Result<MemoryLease, Refusal> {
+        let mut books = self.books();
+        let templates = add(books.templates, size);
+        if add(books.committed, templates) > books.host_memory {
+            return Err(no_memory(size));
+        }
+        books.templates = templates;
+        Ok(MemoryLease { ledger: self.clone(), owner: None, size })
     }
 
     /// The same for a machine that is up already: it cannot be refused.
     pub fn take_memory(&self, owner: &UserId, size: ByteSize) -> MemoryLease {
         self.books().take(owner, size);
-        MemoryLease { ledger: self.clone(), owner: owner.clone(), size }
+        MemoryLease { ledger: self.clone(), owner: Some(owner.clone()), size }
     }
 }
 
 impl Books {
     fn take(&mut self, owner: &UserId, size: ByteSize) {
-        self.committed = ByteSize(self.committed.bytes().saturating_add(size.bytes()));
+        self.committed = add(self.committed, size);
         let usage = self.users.entry(owner.clone()).or_default();
-        usage.memory = ByteSize(usage.memory.bytes().saturating_add(size.bytes()));
+        usage.memory = add(usage.memory, size);
     }
 }
 
 impl Drop for MemoryLease {
     fn drop(&mut self) {
+        let less = |sum: ByteSize| ByteSize(sum.bytes().saturating_sub(self.size.bytes()));
         let mut books = self.ledger.books();
-        books.committed = ByteSize(books.committed.bytes().saturating_sub(self.size.bytes()));
-        if let Some(usage) = books.users.get_mut(&self.owner) {
-            usage.memory = ByteSize(usage.memory.bytes().saturating_sub(self.size.bytes()));
+        let Some(owner) = &self.owner else {
+            books.templates = less(books.templates);
+            return;
+        };
+        books.committed = less(books.committed);
+        if let Some(usage) = books.users.get_mut(owner) {
+            usage.memory = less(usage.memory);
         }
     }
+}
+
+fn add(sum: ByteSize, more: ByteSize) -> ByteSize {
+    ByteSize(sum.bytes().saturating_add(more.bytes()))
+}
+
+fn no_memory(size: ByteSize) -> Refusal {
+    Refusal::new(
+        Code::Limit,
+        format!("the host has no {size} of memory left for it"),
+        "stop another machine with 'stop NAME', or try later",
+    )
 }
 
 /// The disk that a user would have with so many more machines, if they may.
@@ -189,5 +217,19 @@ mod tests {
         drop(lease);
         ledger.admit_memory(&bob, ByteSize::gib(2)).unwrap();
         assert_eq!(ledger.memory().0, ByteSize(0));
+    }
+
+    #[test]
+    fn a_template_takes_what_is_free_and_takes_it_from_no_user() {
+        let (ledger, ann) = (ledger(), UserId::random());
+        let lease = ledger.admit_memory(&ann, ByteSize::gib(1)).unwrap();
+        let template = ledger.admit_template(ByteSize::gib(2)).unwrap();
+        assert!(ledger.admit_template(ByteSize(1)).is_err(), "the host has 3G");
+        let more = ledger.admit_memory(&ann, ByteSize::gib(1)).unwrap();
+        drop(template);
+        assert_eq!(ledger.memory().0, ByteSize::gib(2));
+        assert!(ledger.admit_template(ByteSize::gib(2)).is_err());
+        drop((lease, more));
+        ledger.admit_template(ByteSize::gib(3)).unwrap();
     }
 }

@@ -44,7 +44,11 @@ pub async fn prepare(host: &Host, machine: &Machine) -> Result<(MemoryLease, Net
     // 1. The pool must have room for the machine's RAM, which is a file there.
     admit_room(host, machine)?;
     // 2. Memory: given back when the lease is dropped.
-    let memory = host.ledger.admit_memory(&machine.owner, machine.memory)?;
+    let memory = if machine.template {
+        host.ledger.admit_template(machine.memory)?
+    } else {
+        host.ledger.admit_memory(&machine.owner, machine.memory)?
+    };
     // 3. A network: the caller releases it if anything after this fails.
     let network = host.networks.take().await?;
     Ok((memory, network))
