@@ -97,17 +97,28 @@ impl FromStr for ByteSize {
     }
 }
 
+/// Units with the power of two that each stands for, largest first.
+const UNITS: [(u32, &str); 4] = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+/// A whole number of a smaller unit is shown up to here: 1500M, but not 1205632K.
+const EXACT_BELOW: u64 = 10_000;
+
+/// The largest unit in which one decimal is exact, else one unit smaller if that is a
+/// short whole number: what was asked for as 1500M is not shown as 1.4G. All other sizes
+/// are rounded down to one decimal.
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (shift, unit) = match self.0 {
-            bytes if bytes >= 1 << 40 => (40, "T"),
-            bytes if bytes >= 1 << 30 => (30, "G"),
-            bytes if bytes >= 1 << 20 => (20, "M"),
-            bytes if bytes >= 1 << 10 => (10, "K"),
-            bytes => return f.pad(&bytes.to_string()),
-        };
-        let tenths = (u128::from(self.0) * 10) >> shift;
-        let (whole, tenth) = (tenths / 10, tenths % 10);
+        let fits = |(shift, _): &&(u32, &str)| self.0 >> shift > 0;
+        let Some((shift, unit)) = UNITS.iter().find(fits) else { return f.pad(&self.0.to_string()) };
+        let tenfold = u128::from(self.0) * 10;
+        let exact = tenfold.trailing_zeros() >= *shift;
+        let smaller = UNITS.iter().find(|(smaller, _)| smaller < shift);
+        if let Some((smaller, unit)) = smaller.filter(|_| !exact)
+            && self.0.trailing_zeros() >= *smaller
+            && self.0 >> smaller < EXACT_BELOW
+        {
+            return f.pad(&format!("{}{unit}", self.0 >> smaller));
+        }
+        let (whole, tenth) = ((tenfold >> shift) / 10, (tenfold >> shift) % 10);
         f.pad(&if tenth == 0 { format!("{whole}{unit}") } else { format!("{whole}.{tenth}{unit}") })
     }
 }
@@ -145,8 +156,15 @@ mod tests {
 
     #[test]
     fn prints_what_it_reads() {
-        for text in ["512M", "1.5G", "10G", "2T", "900"] {
+        for text in ["512M", "1.5G", "10G", "2T", "900", "1500M", "1025K", "9999M"] {
             assert_eq!(text.parse::<ByteSize>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn rounds_what_has_no_short_form() {
+        for (bytes, shown) in [((1 << 30) + 4096, "1G"), (10_001 << 20, "9.7G"), (1_234_567_168, "1.1G")] {
+            assert_eq!(ByteSize(bytes).to_string(), shown);
         }
     }
 }
