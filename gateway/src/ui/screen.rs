@@ -43,9 +43,11 @@ impl<'a> Screen<'a> {
         self.result(&format!("{}\n", json!({ "error": error }))).await
     }
 
-    /// A line that the next one replaces; only for terminals.
+    /// A line that the next one replaces; only for terminals. On standard output, as all
+    /// that a terminal is shown: a client prints it, what clears it and the result in the
+    /// order in which they were sent, which it does not do across two streams.
     pub async fn live(&self, text: &str) -> Result<(), Gone> {
-        self.outlet.errors(Bytes::from(format!("\r\u{1b}[K{text}"))).await
+        self.outlet.data(Bytes::from(format!("\r\u{1b}[K{text}"))).await
     }
 
     fn lines(&self, text: &str) -> Bytes {

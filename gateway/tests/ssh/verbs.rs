@@ -1,6 +1,6 @@
 //! Verbs: what they print, where, and with which status.
 
-use crate::support::{Done, Key, Service};
+use crate::support::{Done, Key, Service, SLOW};
 use serde_json::Value;
 
 fn verb(service: &Service, key: &Key, line: &str) -> Done {
@@ -82,6 +82,16 @@ fn bad_input_is_one_line_and_makes_nothing() {
     let done = verb(&service, &key, "info nope --json");
     assert_eq!((done.status, value(&done)["error"]["code"].as_str().unwrap()), (3, "not_found"));
     assert_eq!(service.host.machines(), 0);
+}
+
+/// The answer would otherwise stand behind what was shown meanwhile.
+#[test]
+fn a_live_line_is_cleared_before_the_answer() {
+    let service = Service::start();
+    let key = service.key("me");
+    let made = service.run(&key, &["-tt", "127.0.0.1", &format!("new {SLOW}")]);
+    assert_eq!(made.status, 0, "{made:?}");
+    assert!(made.out.contains("berth: booting …\r\u{1b}[Kslow is there: "), "{made:?}");
 }
 
 #[test]

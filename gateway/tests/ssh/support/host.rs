@@ -127,7 +127,12 @@ impl Host {
 
 async fn serve(mut connection: Connection, state: Arc<Mutex<World>>) {
     while let Ok((call, _)) = connection.receive::<Call>().await {
-        if matches!(&call.request, Request::Attach { name } if name.as_str() == SLOW) {
+        let slow = match &call.request {
+            Request::Attach { name } => name.as_str() == SLOW,
+            Request::New { spec } => spec.name.as_str() == SLOW,
+            _ => false,
+        };
+        if slow {
             for step in ["starting slow", "booting"] {
                 connection.send(&Message::Progress(step.into()), None).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(400)).await;

@@ -3,7 +3,7 @@
 
 mod host;
 
-pub use host::{Host, WORD};
+pub use host::{Host, SLOW, WORD};
 
 use std::{
     fs,
