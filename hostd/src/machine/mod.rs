@@ -19,6 +19,7 @@ pub use power::{Powered, greet, missing_image, power, prepare, resume};
 pub use still::settled;
 
 use crate::{egress, host::Host, net::Link};
+use monitor::ActivityReader;
 use berth_api::{MachineView, NetworkView};
 use berth_types::{
     Activity, Code, Generation, IdlePolicy, Machine, MachineId, MachineName, Point, Refusal, Schedule, State,
@@ -70,7 +71,7 @@ pub struct Public {
     /// The way to its guest while it is up.
     pub link: Option<Link>,
     /// What was seen of it last.
-    pub activity: Option<watch::Receiver<Activity>>,
+    pub activity: Option<ActivityReader>,
 }
 
 /// The way to a machine's task. Cheap to clone.
@@ -97,8 +98,10 @@ impl Handle {
         self.public.borrow().link.clone()
     }
 
-    pub fn activity(&self) -> Option<Activity> {
-        self.public.borrow().activity.as_ref().map(|activity| activity.borrow().clone())
+    /// What it does, as its guest says now, if it is up.
+    pub async fn fresh_activity(&self) -> Option<Activity> {
+        let reader = self.public.borrow().activity.clone();
+        Some(reader?.fresh().await)
     }
 
     pub fn touch(&self) {

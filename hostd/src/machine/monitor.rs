@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Mutex, OwnedMutexGuard, watch},
+    sync::{Mutex, Notify, OwnedMutexGuard, watch},
     task::JoinHandle,
     time::{Instant, timeout, timeout_at},
 };
@@ -38,8 +38,31 @@ const JOB: Duration = Duration::from_secs(3_600);
 pub struct Monitor {
     task: JoinHandle<()>,
     control: Line,
-    activity: watch::Receiver<Activity>,
+    activity: ActivityReader,
     lost: watch::Receiver<Option<String>>,
+}
+
+/// What the monitor saw last. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ActivityReader {
+    seen: watch::Receiver<Activity>,
+    /// Has the monitor ask the guest at once.
+    ask_now: Arc<Notify>,
+}
+
+impl ActivityReader {
+    pub fn last(&self) -> Activity {
+        self.seen.borrow().clone()
+    }
+
+    /// As the guest says now. If it does not answer soon, as it was seen last.
+    pub async fn fresh(&self) -> Activity {
+        let mut seen = self.seen.clone();
+        seen.mark_unchanged();
+        self.ask_now.notify_one();
+        let _ = timeout(ANSWER, seen.changed()).await;
+        seen.borrow().clone()
+    }
 }
 
 /// The connection that a guest is asked over, while there is one.
@@ -71,12 +94,14 @@ impl Drop for Monitor {
 
 impl Monitor {
     pub fn start(host: Arc<Host>, watched: Watched, control: Control) -> Self {
-        let (seen, activity) = watch::channel(Activity::default());
+        let (sender, seen) = watch::channel(Activity::default());
+        let ask_now = Arc::new(Notify::new());
+        let activity = ActivityReader { seen, ask_now: ask_now.clone() };
         let (gone, lost) = watch::channel(None);
         let control = Line::new(Mutex::new(Some(control)));
         let asking = control.clone();
         let task = tokio::spawn(async move {
-            let reason = watch(&host, watched, &asking, seen).await;
+            let reason = watch(&host, watched, &asking, (sender, &ask_now)).await;
             gone.send_replace(Some(reason));
             // Whoever waits must not take the end of this task for another.
             std::future::pending::<()>().await;
@@ -98,12 +123,12 @@ impl Monitor {
         }
     }
 
-    pub fn activity(&self) -> watch::Receiver<Activity> {
+    pub fn activity(&self) -> ActivityReader {
         self.activity.clone()
     }
 
     pub fn watch(&self) -> News {
-        let mut activity = self.activity.clone();
+        let mut activity = self.activity.seen.clone();
         activity.mark_unchanged();
         News { activity, lost: self.lost.clone() }
     }
@@ -132,17 +157,21 @@ async fn watch(
     host: &Host,
     Watched { id, vm, link, last_used }: Watched,
     control: &Mutex<Option<Control>>,
-    seen: watch::Sender<Activity>,
+    (seen, ask_now): (watch::Sender<Activity>, &Notify),
 ) -> String {
     let patience = host.config.machine.silence_timeout.duration();
     let mut tracker = Tracker::new(f64::from(host.config.idle.cpu_percent), vm.cpu_time());
-    let (mut asked, mut used) = (Instant::now(), 0);
+    let (mut asked, mut used, mut next) = (Instant::now(), 0, Instant::now() + EVERY);
     loop {
-        tokio::time::sleep(EVERY).await;
+        // Not cancelled by being asked: CPU use is judged over whole periods.
+        let by_request = timeout_at(next, ask_now.notified()).await.is_ok();
         let now = Instant::now();
-        tracker.work(vm.cpu_time(), now);
+        if !by_request {
+            next = now + EVERY;
+            tracker.work(vm.cpu_time(), now);
+        }
         let before = std::mem::replace(&mut used, last_used.load(Ordering::Relaxed));
-        if before == used && asked.elapsed() < (tracker.idle() / UNASKED).min(SELDOM) {
+        if !by_request && before == used && asked.elapsed() < (tracker.idle() / UNASKED).min(SELDOM) {
             // For whoever wants to know. What is to be done is decided on fresh answers.
             seen.send_if_modified(|seen| {
                 *seen = tracker.activity();

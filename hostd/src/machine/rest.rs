@@ -80,7 +80,7 @@ impl Actor {
         let awake = self.record.keepalive_until.is_some_and(|until| until > now);
         let rest = match (self.record.state, &self.up) {
             (State::Running, Some(up)) => {
-                let activity = up.monitor.as_ref().map(|monitor| monitor.activity().borrow().clone());
+                let activity = up.monitor.as_ref().map(|monitor| monitor.activity().last());
                 activity.map_or(Rest::Stay, |activity| idle::decide(self.policy(), &activity, awake))
             }
             (State::Paused, Some(_)) if !awake && self.record.held.is_none() => {
@@ -187,7 +187,7 @@ impl Actor {
 
     fn idle_for(&self) -> Duration {
         let activity = self.up.as_ref().and_then(|up| up.monitor.as_ref()).map(|monitor| monitor.activity());
-        activity.map_or(Duration::ZERO, |activity| Duration::from_millis(activity.borrow().idle_ms))
+        activity.map_or(Duration::ZERO, |activity| Duration::from_millis(activity.last().idle_ms))
     }
 
     // ---- sleep ----

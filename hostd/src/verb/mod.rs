@@ -102,9 +102,9 @@ async fn serve_user(host: &Arc<Host>, session: &Session, request: Request, progr
         Request::Keepalive { name, span } => rest::keepalive(host, user, &name, span).await.and_then(plain),
         Request::Idle { name, policy } => {
             host.fleet.find(user, &name)?.set(Policy::Idle(policy)).await?;
-            rest::why(host, user, &name).and_then(plain)
+            rest::why(host, user, &name).await.and_then(plain)
         }
-        Request::Why { name } => rest::why(host, user, &name).and_then(plain),
+        Request::Why { name } => rest::why(host, user, &name).await.and_then(plain),
         Request::Fork { source, new, count, no_secrets } => {
             fork::fork(host, user, source, new, count, no_secrets, progress).await.and_then(plain)
         }

@@ -18,12 +18,14 @@ pub async fn keepalive(
     if until.is_some() {
         handle.start().await?;
     }
-    why(host, user, name)
+    why(host, user, name).await
 }
 
-pub fn why(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
+pub async fn why(host: &Host, user: &UserId, name: &MachineName) -> Result<Reply, Refusal> {
     let handle = host.fleet.find(user, name)?;
-    let (record, activity) = (handle.record(), handle.activity());
+    // Asked anew: a command that has just ended is no reason any more.
+    let activity = handle.fresh_activity().await;
+    let record = handle.record();
     let policy = record.idle.unwrap_or(host.config.idle.policy());
     Ok(Reply::Why(WhyView {
         name: name.clone(),
