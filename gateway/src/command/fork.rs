@@ -1,6 +1,6 @@
 //! `fork SRC NEW`: a live copy.
 
-use super::{Answer, Context, Help, args, name, unexpected};
+use super::{Answer, Context, Help, args, name, new_name, unexpected};
 use crate::ui::text::{QUOTED, printable};
 use berth_api::{Reply, Request, Resolved};
 use berth_types::{Code, MachineName, Refusal};
@@ -11,10 +11,10 @@ pub const HELP: Help = Help {
     usage: "fork SRC NEW [-n COUNT] [--no-secrets]",
     summary: "a live copy: memory, disk and running processes",
     examples: &[
-        "{ssh} {host} fork dev try",
-        "{ssh} {host} fork dev try -n 5",
+        "{ssh} {host} fork dev copy",
+        "{ssh} {host} fork dev copy -n 5",
         "{ssh} {host} fork dev",
-        "{ssh} {host} fork try",
+        "{ssh} {host} fork copy",
     ],
     notes: "The source goes on running. With -n the copies are NEW-1, NEW-2 …, all of one moment.\n\
             With one name: a machine of yours is copied under a made-up name; any other name\n\
@@ -39,7 +39,7 @@ pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refu
     let raw: Raw = args::parse(&HELP, words, context.address)?;
     let count = raw.count.as_deref().map(count).transpose()?;
     let first = name(&raw.first)?;
-    let (source, new) = match raw.second.as_deref().map(name).transpose()? {
+    let (source, new) = match raw.second.as_deref().map(new_name).transpose()? {
         Some(second) => (Some(first), Some(second)),
         None => one_name(context, first).await?,
     };
@@ -59,7 +59,7 @@ type Names = (Option<MachineName>, Option<MachineName>);
 async fn one_name(context: &Context<'_>, name: MachineName) -> Result<Names, Refusal> {
     match context.call(Request::Resolve { login: name.to_string() }).await? {
         Reply::Resolved(Resolved::Machine(source)) => Ok((Some(source), None)),
-        Reply::Resolved(Resolved::Lobby { .. }) => Ok((None, Some(name))),
+        Reply::Resolved(Resolved::Lobby { .. }) => Ok((None, Some(name.for_new_machine()?))),
         _ => Err(unexpected()),
     }
 }

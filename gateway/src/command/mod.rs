@@ -172,13 +172,12 @@ pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refu
 }
 
 fn name(text: &str) -> Result<MachineName, Refusal> {
-    text.parse().map_err(|error| {
-        let hint = match error {
-            InvalidName::Reserved(_) => "it is a verb, choose another name".to_owned(),
-            error => error.to_string(),
-        };
-        Refusal::new(Code::Usage, format!("'{}' cannot name a machine", printable(text, QUOTED)), hint)
-    })
+    text.parse().map_err(|error: InvalidName| error.refusal(&printable(text, QUOTED)))
+}
+
+/// A name that a machine is to be given.
+fn new_name(text: &str) -> Result<MachineName, Refusal> {
+    name(text)?.for_new_machine()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `new NAME`: a machine.
 
-use super::{Answer, Context, Help, args, name, snapshot, unexpected, when};
+use super::{Answer, Context, Help, args, name, new_name, snapshot, unexpected, when};
 use crate::ui::text::{QUOTED, printable};
 use berth_api::{MachineView, Reply, Request};
 use berth_types::{ByteSize, Code, Labels, MachineSpec, Refusal, is_label};
@@ -16,7 +16,7 @@ pub const HELP: Help = Help {
         "{ssh} {host} new trial --ttl 2h",
         "{ssh} {host} new again --from dev/before",
     ],
-    notes: "Names have 1 to 40 of a-z, 0-9 and '-', starting with a letter.\n\
+    notes: "Names have 1 to 40 of a-z, 0-9 and '-', start with a letter, and do not end with '-'.\n\
             Sizes are 512M, 4G, 1.5G. What is not given is the installation's default.\n\
             With --ttl it removes itself after that time. With --from it starts as a snapshot of\n\
             another machine, memory and all, and has its sizes.",
@@ -66,7 +66,7 @@ fn from_point(raw: Raw, from: &str) -> Result<Request, Refusal> {
         return Err(wrong("from", from, "it is a machine and a label", "try --from dev/before"));
     };
     let ttl = raw.ttl.as_deref().map(|text| when::span("--ttl", text)).transpose()?;
-    Ok(Request::NewFrom { new: name(&raw.name)?, name: name(source)?, point: snapshot::point(point)?, ttl })
+    Ok(Request::NewFrom { new: new_name(&raw.name)?, name: name(source)?, point: snapshot::point(point)?, ttl })
 }
 
 fn made(context: &Context<'_>, machine: &MachineView) -> Result<Answer, Refusal> {
@@ -78,7 +78,7 @@ fn made(context: &Context<'_>, machine: &MachineView) -> Result<Answer, Refusal>
 
 fn spec(raw: Raw) -> Result<MachineSpec, Refusal> {
     Ok(MachineSpec {
-        name: name(&raw.name)?,
+        name: new_name(&raw.name)?,
         image: raw.image.map(image).transpose()?,
         cpus: raw.cpus.map(|text| cpus(&text)).transpose()?,
         memory: raw.memory.map(|text| size("memory", &text, "512M")).transpose()?,

@@ -1,6 +1,6 @@
 //! `rename OLD NEW`.
 
-use super::{Answer, Context, Help, args, name, unexpected};
+use super::{Answer, Context, Help, args, name, new_name, unexpected};
 use berth_api::{Reply, Request};
 use berth_types::Refusal;
 use clap::Parser;
@@ -22,7 +22,7 @@ struct Raw {
 
 pub async fn run(context: &Context<'_>, words: &[String]) -> Result<Answer, Refusal> {
     let raw: Raw = args::parse(&HELP, words, context.address)?;
-    let (old, new) = (name(&raw.old)?, name(&raw.new)?);
+    let (old, new) = (name(&raw.old)?, new_name(&raw.new)?);
     let text = format!("{old} is now {new}\n");
     match context.call(Request::Rename { old, new }).await? {
         Reply::Machine(machine) => Answer::new(text, &machine),

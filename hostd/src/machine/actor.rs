@@ -250,6 +250,7 @@ impl Actor {
     }
 
     async fn rename(&mut self, name: MachineName) -> Result<()> {
+        let name = name.for_new_machine()?;
         let Machine { owner, id, name: old, .. } = self.record.clone();
         self.host.fleet.reserve(&owner, &name, &id)?;
         self.record.name = name.clone();

@@ -95,9 +95,10 @@ fn names(
     count: Option<u32>,
 ) -> Result<Vec<MachineName>, Refusal> {
     let parsed = |text: String| {
-        text.parse::<MachineName>().map_err(|error| {
+        let name = text.parse::<MachineName>().map_err(|error| {
             Refusal::new(Code::Usage, error.to_string(), format!("'{text}' would be a child's name"))
-        })
+        });
+        name?.for_new_machine()
     };
     let names = match (new, count) {
         (_, Some(count)) if count == 0 || count > MOST => {
@@ -110,6 +111,9 @@ fn names(
         }
         (None, count) => {
             let base: String = source.record().name.as_str().chars().take(33).collect();
+            // A machine of an earlier version may have a name that new ones do not get.
+            let parts: Vec<&str> = base.split('-').filter(|part| !part.is_empty()).collect();
+            let base = parts.join("-");
             let one = |_| {
                 let tail: String = MachineId::random().as_str().chars().take(4).collect();
                 parsed(format!("{base}-{tail}"))

@@ -81,7 +81,7 @@ pub async fn from_generation(
 ) -> Result<Handle, Refusal> {
     let Generation { image, cpus, memory, disk, .. } = generation;
     let size = Size { cpus: *cpus, memory: *memory, disk: *disk };
-    let mut machine = Machine::new(user.clone(), name, image.clone(), size);
+    let mut machine = Machine::new(user.clone(), name.for_new_machine()?, image.clone(), size);
     machine.state = if generation.state_size > 0 { State::Asleep } else { State::Stopped };
     machine.sleeps_in = Some(generation.id.clone());
     machine.parent = Some(heritage.parent);
@@ -235,7 +235,7 @@ fn plan(host: &Host, user: &UserId, spec: MachineSpec) -> Result<Machine, Refusa
         memory: ByteSize(memory.bytes().next_multiple_of(2 << 20)),
         disk: ByteSize(disk.bytes().next_multiple_of(4096)),
     };
-    let mut machine = Machine::new(user.clone(), spec.name, image, size);
+    let mut machine = Machine::new(user.clone(), spec.name.for_new_machine()?, image, size);
     machine.labels = spec.labels;
     machine.expires = expiry(machine.created, spec.ttl);
     Ok(machine)

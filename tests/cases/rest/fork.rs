@@ -114,11 +114,11 @@ fn a_sleeping_machine_is_forked_in_its_sleep(context: &Context) -> Result<()> {
 fn a_fork_with_one_name(context: &Context) -> Result<()> {
     let account = context.account()?;
     machine(&account, "main")?.exec("echo main > note; sync")?;
-    account.verb("fork try")?.ok()?;
-    ensure!(account.at("try").line("cat note; hostname")? == "main\ntry", "not a copy of main");
-    let made = account.verb("fork try --json")?.ok()?.json()?;
+    account.verb("fork copy")?.ok()?;
+    ensure!(account.at("copy").line("cat note; hostname")? == "main\ncopy", "not a copy of main");
+    let made = account.verb("fork copy --json")?.ok()?.json()?;
     let name = made.pointer("/0/name").and_then(serde_json::Value::as_str).context("no name")?;
-    ensure!(name.starts_with("try-"), "{name}");
+    ensure!(name.starts_with("copy-"), "{name}");
     ensure!(account.at(name).line("hostname")? == name, "not reached");
     remove_all(&account)
 }
