@@ -121,6 +121,14 @@ impl Registry {
         Ok(())
     }
 
+    /// Waits for the turn to change something for this login, and checks the login again:
+    /// its key may have been removed meanwhile.
+    async fn changing_for(&self, session: &Session) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        let one_at_a_time = self.changing.lock().await;
+        self.standing(session)?;
+        Ok(one_at_a_time)
+    }
+
     /// The number of the last change after which logins have to be looked at again.
     pub fn access(&self) -> watch::Receiver<u64> {
         self.access.subscribe()
@@ -209,8 +217,10 @@ impl Registry {
         Ok(user)
     }
 
-    pub async fn add_key(&self, user: &UserId, key: SshKey) -> Result<SshKey> {
-        let _one_at_a_time = self.changing.lock().await;
+    /// Adds a key to the user of `session`.
+    pub async fn add_key(&self, session: &Session, key: SshKey) -> Result<SshKey> {
+        let user = &session.user;
+        let _one_at_a_time = self.changing_for(session).await?;
         if self.owner(&key.fingerprint).as_ref() == Some(user) {
             let message = "that key is yours already";
             return Err(Refusal::new(Code::Conflict, message, "see them with 'key ls'").into());
@@ -225,9 +235,10 @@ impl Registry {
         Ok(key)
     }
 
-    /// By fingerprint or an unambiguous start of one.
-    pub async fn remove_key(&self, user: &UserId, fingerprint: &str) -> Result<SshKey> {
-        let _one_at_a_time = self.changing.lock().await;
+    /// Removes a key of the user of `session`, by fingerprint or an unambiguous start of one.
+    pub async fn remove_key(&self, session: &Session, fingerprint: &str) -> Result<SshKey> {
+        let user = &session.user;
+        let _one_at_a_time = self.changing_for(session).await?;
         let keys = self.keys(user);
         let wanted = fingerprint.strip_prefix("SHA256:").unwrap_or(fingerprint);
         let matches = |key: &&SshKey| {
@@ -356,4 +367,44 @@ async fn merge(store: &Store, mirrors: &Path, signer: &Signer, lost: &Lost) -> R
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        tests::{Scratch, World, key},
+        verb,
+    };
+    use berth_api::{Request, Session};
+    use berth_types::Code;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_key_that_is_removed_while_its_request_waits_adds_and_removes_none() {
+        let scratch = Scratch::new();
+        let world = World::open(&scratch).await;
+        let own = world.session();
+        for name in ["spare", "stolen"] {
+            world.ask(Request::KeyAdd { key: key(name) }).await.unwrap();
+        }
+        let thief = Session { key: key("stolen").fingerprint, ..own.clone() };
+        let progress = verb::Progress::new(tokio::sync::mpsc::unbounded_channel().0);
+        let call = |session, request| verb::for_user(&world.host, session, request, &progress);
+        let remove = |name| Request::KeyRemove { fingerprint: key(name).fingerprint };
+
+        // Each call passes the first check and waits for the lock, which serves them in this order.
+        let held = world.host.registry.changing.lock().await;
+        let (removed, added, removed_by_thief, ()) = tokio::join!(
+            call(&own, remove("stolen")),
+            call(&thief, Request::KeyAdd { key: key("fresh") }),
+            call(&thief, remove("spare")),
+            async { drop(held) }
+        );
+        removed.unwrap();
+        for refused in [added, removed_by_thief] {
+            assert_eq!(refused.unwrap_err().code, Code::NotAllowed);
+        }
+        let left: Vec<String> =
+            world.host.registry.keys(&own.user).into_iter().map(|key| key.comment).collect();
+        assert_eq!(left, ["ann", "spare"]);
+    }
 }

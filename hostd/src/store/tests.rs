@@ -95,7 +95,8 @@ async fn a_store_that_is_damaged_anywhere_is_rebuilt_from_the_mirrors() {
         for number in 0..12 {
             let key = crate::tests::key(&format!("key-{number}"));
             let user = registry.register(&format!("user-{number}"), key).await.unwrap();
-            registry.add_key(&user.id, crate::tests::key(&format!("second-{number}"))).await.unwrap();
+            let session = crate::tests::session(&registry, &user.id);
+            registry.add_key(&session, crate::tests::key(&format!("second-{number}"))).await.unwrap();
         }
     }
     let whole = std::fs::read(store.join("db")).unwrap();

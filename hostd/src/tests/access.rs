@@ -1,9 +1,9 @@
 //! Taking access away, and what a gateway cannot have.
 
 use super::{Scratch, World, key};
-use crate::verb;
-use berth_api::{Reply, Request, Session};
-use berth_types::{AuditEvent, Code, Refusal, SshKey};
+use crate::{egress::Scope, verb};
+use berth_api::{EgressChange, EgressTarget, Reply, Request, Session};
+use berth_types::{AuditEvent, Code, Refusal, SshKey, egress::EgressMode};
 use std::net::IpAddr;
 
 const ADDRESS: [u8; 4] = [192, 0, 2, 9];
@@ -55,6 +55,38 @@ async fn a_removed_key_may_ask_for_nothing_more() {
     assert!(standing(&world, &thief).await.is_some());
     assert_eq!(standing(&world, &world.session()).await, None, "the owner's own connection");
     world.ask(Request::Whoami).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_removed_while_its_request_waits_changes_nothing() {
+    let scratch = Scratch::new();
+    let world = World::open(&scratch).await;
+    let stolen = nth_key(1);
+    world.ask(Request::KeyAdd { key: stolen.clone() }).await.unwrap();
+    world.ask(super::egress::set("kept", None)).await.unwrap();
+    let thief = Session { key: stolen.fingerprint.clone(), ..world.session() };
+    let egress =
+        Request::Egress { target: EgressTarget::All, change: Some(EgressChange::Mode(EgressMode::Open)) };
+    let remove = Request::SecretRemove { name: "kept".parse().unwrap() };
+
+    // Each call passes the first check and waits for the user's turn.
+    let held = world.host.policies.turn(&world.user).lock_owned().await;
+    let (opened, set, removed, ()) = tokio::join!(
+        call(&world, &thief, egress),
+        call(&world, &thief, super::egress::set("planted", None)),
+        call(&world, &thief, remove),
+        async {
+            world.ask(Request::KeyRemove { fingerprint: stolen.fingerprint.clone() }).await.unwrap();
+            drop(held);
+        }
+    );
+    for refused in [opened, set, removed] {
+        assert_eq!(refused.unwrap_err().code, Code::NotAllowed);
+    }
+    assert_eq!(world.host.policies.get(&world.user, &Scope::User), None);
+    let names: Vec<String> =
+        world.host.vault.of(&world.user).iter().map(|secret| secret.meta.name.to_string()).collect();
+    assert_eq!(names, ["kept"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ fn rules(list: &[&str]) -> Vec<HostPattern> {
     list.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn set(name: &str, machine: Option<&str>) -> Request {
+pub fn set(name: &str, machine: Option<&str>) -> Request {
     Request::SecretSet {
         name: name.parse::<SecretName>().unwrap(),
         binding: Binding::new(rules(&["api.example.com"]), vec![Projection::Placeholder]).unwrap(),

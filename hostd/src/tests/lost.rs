@@ -142,7 +142,8 @@ fn a_rebuild_may_be_killed_at_any_write() {
             uid = uid.max(world.host.store.machines().unwrap().iter().find(|one| one.id == id).unwrap().uid);
         }
         let bob = world.host.registry.register("bob", super::key("bob")).await.unwrap();
-        world.host.registry.add_key(&bob.id, super::key("bob-2")).await.unwrap();
+        let session = super::session(&world.host.registry, &bob.id);
+        world.host.registry.add_key(&session, super::key("bob-2")).await.unwrap();
         (vec![world.user.clone(), bob.id], uid)
     });
     let mut finished = false;
@@ -194,8 +195,9 @@ fn what_was_removed_stays_removed() {
         stopped(&world, "gone").await;
         world.ask(Request::Remove { names: vec![named("gone")] }).await.unwrap();
         let bob = world.host.registry.register("bob", super::key("bob")).await.unwrap();
-        world.host.registry.add_key(&bob.id, super::key("stolen")).await.unwrap();
-        world.host.registry.remove_key(&bob.id, &super::key("stolen").fingerprint).await.unwrap();
+        let session = super::session(&world.host.registry, &bob.id);
+        world.host.registry.add_key(&session, super::key("stolen")).await.unwrap();
+        world.host.registry.remove_key(&session, &super::key("stolen").fingerprint).await.unwrap();
         let eve = world.host.registry.register("eve", super::key("eve")).await.unwrap();
         world.host.registry.remove_user(&eve.id).await.unwrap();
     });

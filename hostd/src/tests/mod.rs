@@ -199,8 +199,7 @@ impl World {
 
     /// With the user's oldest key.
     pub fn session(&self) -> Session {
-        let key = self.host.registry.keys(&self.user).remove(0).fingerprint;
-        Session { user: self.user.clone(), key, address: [192, 0, 2, 7].into() }
+        session(&self.host.registry, &self.user)
     }
 
     pub async fn operate(&self, request: Request) -> Result<Reply, Refusal> {
@@ -222,6 +221,12 @@ impl World {
         let directories = std::fs::read_dir(self.host.storage.machines()).unwrap().count();
         (directories, self.host.store.machines().unwrap().len())
     }
+}
+
+/// A login with a user's oldest key.
+pub fn session(registry: &Registry, user: &UserId) -> Session {
+    let key = registry.keys(user).remove(0).fingerprint;
+    Session { user: user.clone(), key, address: [192, 0, 2, 7].into() }
 }
 
 pub fn named(name: &str) -> MachineName {

@@ -7,7 +7,7 @@ use crate::{
     machine::Policy,
     net::own_addresses,
 };
-use berth_api::{EgressChange, EgressTarget, EgressView, Ineffective, Reply};
+use berth_api::{EgressChange, EgressTarget, EgressView, Ineffective, Reply, Session};
 use berth_types::{
     Code, Machine, Refusal, UserId,
     egress::{self, EgressPolicy, Ground, HostPattern, Special},
@@ -24,7 +24,7 @@ const RULES: usize = 2000;
 
 pub async fn egress(
     host: &Arc<Host>,
-    user: &UserId,
+    session: &Session,
     target: EgressTarget,
     change: Option<EgressChange>,
 ) -> Result<Reply, Refusal> {
@@ -35,20 +35,20 @@ pub async fn egress(
     }
     if let Some(change) = change {
         check(&change, &ground(host))?;
-        apply(host, user, &target, change).await?;
+        apply(host, session, &target, change).await?;
     }
-    view(host, user, target).map(|view| Reply::Egress(Box::new(view)))
+    view(host, &session.user, target).map(|view| Reply::Egress(Box::new(view)))
 }
 
 /// One change of a user's at a time, until it is written; then the bridge is told.
 async fn apply(
     host: &Arc<Host>,
-    user: &UserId,
+    session: &Session,
     target: &EgressTarget,
     change: EgressChange,
 ) -> Result<(), Refusal> {
-    let turn = host.policies.turn(user);
-    let one_at_a_time = turn.lock().await;
+    let user = &session.user;
+    let one_at_a_time = super::turn(host, session).await?;
     let scope = match target {
         EgressTarget::Machine(name) => {
             let handle = host.fleet.find(user, name)?;

@@ -15,7 +15,7 @@ pub async fn add(host: &Host, session: &Session, key: SshKey) -> Result<Reply, R
     let mut key = checked(key)?;
     key.added_by = Some(session.key.clone());
     key.added_from = Some(session.address);
-    Ok(Reply::Key(host.registry.add_key(&session.user, key).await?))
+    Ok(Reply::Key(host.registry.add_key(session, key).await?))
 }
 
 /// The gateway parsed the key, and may be lying: the fingerprint is that of the

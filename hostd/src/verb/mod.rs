@@ -21,7 +21,7 @@ use crate::{host::Host, machine::Policy};
 use berth_api::{Reply, Request, Session};
 use berth_types::{Code, MachineName, Refusal, UserId};
 use std::{os::fd::OwnedFd, sync::Arc};
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{OwnedMutexGuard, mpsc::UnboundedSender};
 
 /// What a request ends with: a reply, and for a stream its descriptor.
 pub type Outcome = Result<(Reply, Option<OwnedFd>), Refusal>;
@@ -141,17 +141,17 @@ async fn serve_user(host: &Arc<Host>, session: &Session, request: Request, progr
         Request::KeyAdd { key } => key::add(host, session, key).await.and_then(plain),
         Request::KeyList => plain(Reply::Keys(host.registry.keys(user))),
         Request::KeyRemove { fingerprint } => {
-            let key = host.registry.remove_key(user, &fingerprint).await?;
+            let key = host.registry.remove_key(session, &fingerprint).await?;
             plain(Reply::Key(key))
         }
         Request::Whoami => list::whoami(host, user).and_then(plain),
         Request::SecretSet { name, binding, machine, value } => {
-            secret::set(host, user, name, binding, machine, value.0).await.and_then(plain)
+            secret::set(host, session, name, binding, machine, value.0).await.and_then(plain)
         }
         Request::SecretList => plain(Reply::Secrets(secret::list(host, user))),
-        Request::SecretRemove { name } => secret::remove(host, user, &name).await.and_then(plain),
+        Request::SecretRemove { name } => secret::remove(host, session, &name).await.and_then(plain),
         Request::Egress { target, change } => {
-            egress::egress(host, user, target, change).await.and_then(plain)
+            egress::egress(host, session, target, change).await.and_then(plain)
         }
         Request::Audit { machine, since, egress, most } => {
             audit::read(host, Some(user), machine, since, egress, most).await.and_then(plain)
@@ -193,6 +193,14 @@ async fn serve_operator(host: &Arc<Host>, request: Request, progress: &Progress)
         Request::Shutdown => operator::shutdown(host, progress).await.and_then(plain),
         _ => Err(not_yours()),
     }
+}
+
+/// Waits for the user's turn to change what their machines may reach or use, and checks the
+/// login again: its key may have been removed meanwhile.
+async fn turn(host: &Host, session: &Session) -> Result<OwnedMutexGuard<()>, Refusal> {
+    let turn = host.policies.turn(&session.user).lock_owned().await;
+    host.registry.standing(session)?;
+    Ok(turn)
 }
 
 fn plain(reply: Reply) -> Outcome {

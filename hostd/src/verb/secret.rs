@@ -1,7 +1,7 @@
 //! Secrets: set, listed by name, removed. Never read.
 
 use crate::host::Host;
-use berth_api::{Reply, SecretView};
+use berth_api::{Reply, SecretView, Session};
 use berth_types::{
     Code, MachineName, Refusal, UserId,
     egress::{self, Binding, HostPattern, Projection, SecretName, SecretValue},
@@ -11,12 +11,13 @@ use std::sync::Arc;
 /// Takes effect on the next request of every machine that it is for.
 pub async fn set(
     host: &Arc<Host>,
-    user: &UserId,
+    session: &Session,
     name: SecretName,
     binding: Binding,
     machine: Option<MachineName>,
     value: SecretValue,
 ) -> Result<Reply, Refusal> {
+    let user = &session.user;
     berth_egress::check_secret(&binding, &value).map_err(|error| {
         Refusal::new(Code::Usage, error, "give the value on standard input: secret set … < FILE")
     })?;
@@ -38,7 +39,9 @@ pub async fn set(
         Some(name) => Some(host.fleet.find(user, &name)?.id().clone()),
         None => None,
     };
+    let one_at_a_time = super::turn(host, session).await?;
     host.vault.set(user, name.clone(), binding, only, value).await?;
+    drop(one_at_a_time);
     // Also those that it was for before.
     host.apply(user, |_| true).await;
     host.equip(user).await;
@@ -80,9 +83,12 @@ pub fn list(host: &Host, user: &UserId) -> Vec<SecretView> {
     views.collect()
 }
 
-pub async fn remove(host: &Arc<Host>, user: &UserId, name: &SecretName) -> Result<Reply, Refusal> {
+pub async fn remove(host: &Arc<Host>, session: &Session, name: &SecretName) -> Result<Reply, Refusal> {
+    let user = &session.user;
+    let one_at_a_time = super::turn(host, session).await?;
     let reply = find(host, user, name)?;
     host.vault.remove(user, name).await?;
+    drop(one_at_a_time);
     host.apply(user, |_| true).await;
     host.equip(user).await;
     Ok(reply)
