@@ -83,7 +83,10 @@ pub async fn recover(host: &Arc<Host>) -> Result<()> {
         end(host, &id, &[process]).await;
     }
     let lost: HashSet<MachineId> = host.lost.machines().into_iter().collect();
-    host.archive.sweep(|id| host.fleet.knows(id) || lost.contains(id)).await;
+    // What could not be moved aside was left alone, and may sleep in one of them.
+    host.archive
+        .sweep(|id| host.fleet.knows(id) || lost.contains(id) || host.storage.has_directory(id))
+        .await;
     // What an earlier hostd was about to sync when it ended.
     let later = host.clone();
     tokio::spawn(async move {

@@ -102,6 +102,16 @@ impl Storage {
         self.machines.join(id.as_str())
     }
 
+    /// Is there anything of this machine, whole or half-made? What cannot be looked at may
+    /// be there.
+    pub fn has_directory(&self, id: &MachineId) -> bool {
+        let making = self.machines.join(format!("{MAKING}{id}"));
+        [self.directory(id), making].iter().any(|path| match path.symlink_metadata() {
+            Ok(_) => true,
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        })
+    }
+
     /// Where all machines are. Opened for each use: a pool can be unmounted only while
     /// nothing in it is open.
     fn all(&self) -> Result<Directory> {

@@ -67,6 +67,35 @@ fn machines_of_a_user_whose_mirror_is_broken_are_moved_aside_and_come_back() {
 }
 
 /// F2: in a sleep the machine's only disk is in the unfinished saved state.
+/// Where nothing can be moved aside, what a machine sleeps in stays too.
+#[test]
+fn a_sleeper_that_cannot_be_moved_aside_keeps_its_memory() {
+    let scratch = Scratch::new();
+    let (user, id) = life(async || {
+        let world = World::open(&scratch).await;
+        world.new_machine("dev").await.unwrap();
+        world.ask(Request::Sleep { name: named("dev") }).await.unwrap();
+        (world.user.clone(), world.machine("dev").id().clone())
+    });
+    std::fs::remove_dir_all(store(&scratch)).unwrap();
+    std::fs::write(scratch.path().join(format!("data/users/{user}.json")), "{").unwrap();
+    let lost = scratch.path().join("data/pool/lost");
+    std::fs::write(&lost, "a file where a directory should be").unwrap();
+    life(async || {
+        let world = World::open(&scratch).await;
+        assert!(world.host.fleet.all().is_empty());
+        assert_eq!(world.host.archive.of(&id).len(), 1, "what it sleeps in was removed");
+    });
+    std::fs::remove_file(&lost).unwrap();
+    life(async || {
+        let world = World::open(&scratch).await;
+        let (entry, user) = (format!("machine-{id}"), world.user.clone());
+        world.operate(Request::LostRestore { entry, user, name: None }).await.unwrap();
+        assert_eq!(world.machine("dev").record().state, State::Asleep);
+        world.ask(Request::Attach { name: named("dev") }).await.unwrap();
+    });
+}
+
 #[test]
 fn an_unfinished_sleep_whose_manifest_is_torn_keeps_its_disk() {
     for manifest in [Some("{ \"generation\": "), None] {
