@@ -19,13 +19,13 @@ pub use power::{Powered, greet, missing_image, power, prepare, resume};
 pub use still::settled;
 
 use crate::{egress, host::Host, net::Link};
-use monitor::ActivityReader;
 use berth_api::{MachineView, NetworkView};
 use berth_types::{
     Activity, Code, Generation, IdlePolicy, Machine, MachineId, MachineName, Point, Refusal, Schedule, State,
     Why, egress::EgressPolicy,
 };
 use jiff::Timestamp;
+use monitor::ActivityReader;
 use std::sync::{
     Arc,
     atomic::{AtomicI64, Ordering},

@@ -12,7 +12,7 @@ use berth_types::{Activity, MachineId};
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -45,23 +45,38 @@ pub struct Monitor {
 /// What the monitor saw last. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ActivityReader {
-    seen: watch::Receiver<Activity>,
-    /// Has the monitor ask the guest at once.
-    ask_now: Arc<Notify>,
+    seen: watch::Receiver<Seen>,
+    calls: Arc<Calls>,
+}
+
+/// Calls for the guest to be asked at once.
+#[derive(Debug, Default)]
+struct Calls {
+    /// How many there were.
+    count: AtomicU64,
+    ask_now: Notify,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    activity: Activity,
+    /// How many calls there had been when the guest was asked.
+    calls: u64,
 }
 
 impl ActivityReader {
     pub fn last(&self) -> Activity {
-        self.seen.borrow().clone()
+        self.seen.borrow().activity.clone()
     }
 
-    /// As the guest says now. If it does not answer soon, as it was seen last.
+    /// As the guest says when it is asked after this call began. If it does not answer soon,
+    /// as it was seen last.
     pub async fn fresh(&self) -> Activity {
         let mut seen = self.seen.clone();
-        seen.mark_unchanged();
-        self.ask_now.notify_one();
-        let _ = timeout(ANSWER, seen.changed()).await;
-        seen.borrow().clone()
+        let call = self.calls.count.fetch_add(1, Ordering::SeqCst) + 1;
+        self.calls.ask_now.notify_one();
+        let _ = timeout(ANSWER, seen.wait_for(|seen| seen.calls >= call)).await;
+        self.last()
     }
 }
 
@@ -82,7 +97,7 @@ pub struct Watched {
 
 /// One look at the monitor's news.
 pub struct News {
-    activity: watch::Receiver<Activity>,
+    activity: watch::Receiver<Seen>,
     lost: watch::Receiver<Option<String>>,
 }
 
@@ -94,14 +109,14 @@ impl Drop for Monitor {
 
 impl Monitor {
     pub fn start(host: Arc<Host>, watched: Watched, control: Control) -> Self {
-        let (sender, seen) = watch::channel(Activity::default());
-        let ask_now = Arc::new(Notify::new());
-        let activity = ActivityReader { seen, ask_now: ask_now.clone() };
+        let (sender, seen) = watch::channel(Seen::default());
+        let calls = Arc::<Calls>::default();
+        let activity = ActivityReader { seen, calls: calls.clone() };
         let (gone, lost) = watch::channel(None);
         let control = Line::new(Mutex::new(Some(control)));
         let asking = control.clone();
         let task = tokio::spawn(async move {
-            let reason = watch(&host, watched, &asking, (sender, &ask_now)).await;
+            let reason = watch(&host, watched, &asking, (sender, &calls)).await;
             gone.send_replace(Some(reason));
             // Whoever waits must not take the end of this task for another.
             std::future::pending::<()>().await;
@@ -157,16 +172,16 @@ async fn watch(
     host: &Host,
     Watched { id, vm, link, last_used }: Watched,
     control: &Mutex<Option<Control>>,
-    (seen, ask_now): (watch::Sender<Activity>, &Notify),
+    (seen, calls): (watch::Sender<Seen>, &Calls),
 ) -> String {
     let patience = host.config.machine.silence_timeout.duration();
     let mut tracker = Tracker::new(f64::from(host.config.idle.cpu_percent), vm.cpu_time());
     let (mut asked, mut used, mut next) = (Instant::now(), 0, Instant::now() + EVERY);
     loop {
         // Not cancelled by being asked: CPU use is judged over whole periods.
-        let by_request = timeout_at(next, ask_now.notified()).await.is_ok();
+        let by_request = timeout_at(next, calls.ask_now.notified()).await.is_ok();
         let now = Instant::now();
-        if !by_request {
+        if now >= next {
             next = now + EVERY;
             tracker.work(vm.cpu_time(), now);
         }
@@ -174,14 +189,16 @@ async fn watch(
         if !by_request && before == used && asked.elapsed() < (tracker.idle() / UNASKED).min(SELDOM) {
             // For whoever wants to know. What is to be done is decided on fresh answers.
             seen.send_if_modified(|seen| {
-                *seen = tracker.activity();
+                seen.activity = tracker.activity();
                 false
             });
             continue;
         }
         asked = now;
-        let deadline = now + patience;
         let mut control = control.lock().await;
+        // A capture may have kept the line for long, which is not the guest's silence.
+        let deadline = Instant::now() + patience;
+        let called = calls.count.load(Ordering::SeqCst);
         let vitals = loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let asked = match &mut *control {
@@ -203,7 +220,7 @@ async fn watch(
         // What the bridge moves for it counts as what it moves itself.
         let vitals = Vitals { moved: vitals.moved.wrapping_add(host.proxied(&id)), ..vitals };
         tracker.see(vitals, now);
-        seen.send_replace(tracker.activity());
+        seen.send_replace(Seen { activity: tracker.activity(), calls: called });
     }
 }
 
@@ -295,6 +312,23 @@ mod tests {
             tracker.see(vitals(second), now);
         }
         tracker.activity()
+    }
+
+    #[tokio::test]
+    async fn a_fresh_answer_is_to_a_question_of_after_the_call() {
+        let (sender, seen) = watch::channel(Seen::default());
+        let reader = ActivityReader { seen, calls: Arc::default() };
+        let asked = {
+            let reader = reader.clone();
+            tokio::spawn(async move { reader.fresh().await })
+        };
+        reader.calls.ask_now.notified().await;
+        let answer = |calls, commands| Seen { activity: Activity { commands, ..Activity::default() }, calls };
+        // The guest was asked before the call, and answers now.
+        sender.send_replace(answer(0, 1));
+        tokio::task::yield_now().await;
+        sender.send_replace(answer(1, 2));
+        assert_eq!(asked.await.unwrap().commands, 2);
     }
 
     #[tokio::test]
