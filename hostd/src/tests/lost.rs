@@ -289,6 +289,9 @@ fn a_restore_from_lost_refuses_what_it_cannot_do() {
         let user = world.user.clone();
         let taken = refused(Request::LostRestore { entry: entry.clone(), user, name: None }).await;
         assert_eq!(taken.code, berth_types::Code::Conflict);
+        let (user, name) = (world.user.clone(), Some(named("attach")));
+        let verb = refused(Request::LostRestore { entry: entry.clone(), user, name }).await;
+        assert_eq!(verb.code, berth_types::Code::Usage, "a name that no new machine gets");
         assert_eq!(world.host.lost.all().len(), 1, "it is still there");
         assert!(world.ask(Request::LostRemove { entry }).await.is_err(), "a user may not");
     });

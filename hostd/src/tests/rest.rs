@@ -137,6 +137,7 @@ async fn bad_forks_are_refused_before_anything_is_made() {
     for (source, new, count, code) in [
         ("dev", "dev", None, Code::Conflict),
         ("nosuch", "a", None, Code::NotFound),
+        ("dev", "attach", None, Code::Usage),
         ("dev", "a", Some(0), Code::Usage),
         ("dev", "a", Some(10_000), Code::Usage),
         ("dev", "a", Some(3), Code::Limit),

@@ -105,7 +105,7 @@ fn names(
             let message = format!("a fork makes 1 to {MOST} machines, not {count}");
             return Err(Refusal::new(Code::Usage, message, "try -n 10"));
         }
-        (Some(new), None) => vec![new],
+        (Some(new), None) => vec![new.for_new_machine()?],
         (Some(new), Some(count)) => {
             (1..=count).map(|n| parsed(format!("{new}-{n}"))).collect::<Result<_, _>>()?
         }

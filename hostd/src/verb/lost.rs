@@ -99,9 +99,13 @@ fn plan(host: &Host, entry: &Entry, user: &UserId, name: Option<MachineName>) ->
         return Err(Refusal::new(Code::Usage, message, format!("it is in {}", entry.files.display())));
     }
     let says = Says::of(&entry.files);
-    let name = name.or_else(|| says.name.clone()).ok_or_else(|| {
-        Refusal::new(Code::Usage, "its files do not say what it was called", "give it a name with --name")
-    })?;
+    let name = match name {
+        Some(name) => name.for_new_machine()?,
+        None => says.name.clone().ok_or_else(|| {
+            let message = "its files do not say what it was called";
+            Refusal::new(Code::Usage, message, "give it a name with --name")
+        })?,
+    };
     // A machine keeps its id, for its saved states are kept by that.
     let own: Option<MachineId> =
         entry.note.name.parse().ok().filter(|_| entry.note.kind == LostKind::Machine);
