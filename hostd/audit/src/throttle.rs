@@ -30,7 +30,7 @@ pub const OF_A_KIND: u64 = 120;
 /// Events of one user in a minute that are a line each.
 pub const OF_ALL_KINDS: u64 = 600;
 /// Requests that others of the same user do not count against.
-const GRAVE: &[&str] =
+pub const GRAVE: &[&str] =
     &["key add", "key rm", "secret set", "secret rm", "egress", "egress --all", "egress --label"];
 
 #[derive(Debug, Default)]
