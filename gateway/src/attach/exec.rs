@@ -9,7 +9,7 @@ use crate::{
         session::{Setup, refuse},
     },
     target::{Place, Request},
-    ui::{Progress, Screen},
+    ui::{LiveOn, Progress, Screen},
 };
 use berth_guest_protocol::{Command, Exec, Exit, Open};
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub async fn run(peer: &Arc<Peer>, inbox: &mut Inbox, outlet: &Outlet, job: Job)
     let Job { place, request, setup } = job;
     let screen = Screen::new(outlet, setup.pty.is_some());
 
-    let attaching = Progress::show(&screen, async |progress| attach(peer, &place, &progress).await);
+    let live = if request == Request::Shell { LiveOn::Output } else { LiveOn::Errors };
+    let attaching = Progress::show(&screen, live, async |progress| attach(peer, &place, &progress).await);
     let attached = match inbox.during(attaching).await? {
         Ok(attached) => attached,
         Err(refusal) => return refuse(outlet, &screen, &refusal).await,

@@ -66,7 +66,12 @@ fn from_point(raw: Raw, from: &str) -> Result<Request, Refusal> {
         return Err(wrong("from", from, "it is a machine and a label", "try --from dev/before"));
     };
     let ttl = raw.ttl.as_deref().map(|text| when::span("--ttl", text)).transpose()?;
-    Ok(Request::NewFrom { new: new_name(&raw.name)?, name: name(source)?, point: snapshot::point(point)?, ttl })
+    Ok(Request::NewFrom {
+        new: new_name(&raw.name)?,
+        name: name(source)?,
+        point: snapshot::point(point)?,
+        ttl,
+    })
 }
 
 fn made(context: &Context<'_>, machine: &MachineView) -> Result<Answer, Refusal> {

@@ -10,7 +10,7 @@ use crate::{
     command::{self, Context},
     target::{self, Request, Route},
     ui::{
-        Progress, Screen,
+        LiveOn, Progress, Screen,
         text::{QUOTED, printable},
     },
 };
@@ -147,7 +147,8 @@ async fn verb(
             None => return outlet.exit_status(INTERRUPTED).await,
         }
     }
-    let work = Progress::show(screen, async |progress| {
+    let live = if json { LiveOn::Errors } else { LiveOn::Output };
+    let work = Progress::show(screen, live, async |progress| {
         let Some(login) = peer.login.get() else { return Err(command::unexpected()) };
         let context = Context {
             api: &peer.gateway.api,

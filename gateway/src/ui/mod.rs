@@ -8,5 +8,5 @@ pub mod text;
 
 pub use address::Address;
 pub use progress::Progress;
-pub use screen::Screen;
+pub use screen::{LiveOn, Screen};
 pub use table::{Style, Table};

@@ -1,6 +1,6 @@
 //! What is happening, for whoever waits longer than half a second.
 
-use super::{Screen, text::printable};
+use super::{LiveOn, Screen, text::printable};
 use std::{future::Future, time::Duration};
 use tokio::sync::watch;
 
@@ -23,7 +23,7 @@ impl Progress {
 
     /// Runs `work` and shows what it reports: a live line on a terminal, plain
     /// lines elsewhere. A client that is gone does not stop the work.
-    pub async fn show<F: Future>(screen: &Screen<'_>, work: impl FnOnce(Self) -> F) -> F::Output {
+    pub async fn show<F: Future>(screen: &Screen<'_>, on: LiveOn, work: impl FnOnce(Self) -> F) -> F::Output {
         let (sender, mut latest) = watch::channel(String::new());
         let work = work(Self(sender));
         tokio::pin!(work);
@@ -37,7 +37,7 @@ impl Progress {
             if !text.is_empty() {
                 live |= screen.is_terminal();
                 let _ = if screen.is_terminal() {
-                    screen.live(&format!("berth: {text} …")).await
+                    screen.live(on, &format!("berth: {text} …")).await
                 } else {
                     screen.notice(&text).await
                 };
@@ -50,7 +50,7 @@ impl Progress {
                 },
             };
             if live {
-                let _ = screen.live("").await;
+                let _ = screen.live(on, "").await;
             }
             return output;
         }

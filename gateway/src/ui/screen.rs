@@ -5,6 +5,16 @@ use berth_types::Refusal;
 use bytes::Bytes;
 use serde_json::json;
 
+/// Which of a terminal's two streams a live line goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiveOn {
+    /// For people: a client prints the live line, what clears it and the answer in the order in
+    /// which they were sent, which it does not do across two streams.
+    Output,
+    /// Where the answer is a value or a command's own output, which programs read.
+    Errors,
+}
+
 /// Results go to standard output, everything else to standard error.
 #[derive(Debug)]
 pub struct Screen<'a> {
@@ -43,11 +53,13 @@ impl<'a> Screen<'a> {
         self.result(&format!("{}\n", json!({ "error": error }))).await
     }
 
-    /// A line that the next one replaces; only for terminals. On standard output, as all
-    /// that a terminal is shown: a client prints it, what clears it and the result in the
-    /// order in which they were sent, which it does not do across two streams.
-    pub async fn live(&self, text: &str) -> Result<(), Gone> {
-        self.outlet.data(Bytes::from(format!("\r\u{1b}[K{text}"))).await
+    /// A line that the next one replaces; only for terminals.
+    pub async fn live(&self, on: LiveOn, text: &str) -> Result<(), Gone> {
+        let line = Bytes::from(format!("\r\u{1b}[K{text}"));
+        match on {
+            LiveOn::Output => self.outlet.data(line).await,
+            LiveOn::Errors => self.outlet.errors(line).await,
+        }
     }
 
     fn lines(&self, text: &str) -> Bytes {
