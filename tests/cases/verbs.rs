@@ -101,30 +101,30 @@ fn state(account: &Account, name: &str) -> Result<String> {
 
 fn stop_and_restart_keep_files(context: &Context) -> Result<()> {
     let account = context.account()?;
-    account.verb("new keep")?.ok()?;
-    let keep = account.at("keep");
+    account.verb("new kept")?.ok()?;
+    let kept = account.at("kept");
     let identity = "cat /proc/sys/kernel/random/boot_id";
-    keep.exec("echo precious > file; mkdir -p deep/er; head -c 5000000 /dev/urandom > deep/er/data; md5sum deep/er/data > sum")?;
-    let first = keep.line(identity)?;
+    kept.exec("echo precious > file; mkdir -p deep/er; head -c 5000000 /dev/urandom > deep/er/data; md5sum deep/er/data > sum")?;
+    let first = kept.line(identity)?;
     // Nothing was synced by hand: a clean stop does that.
-    account.verb("stop keep")?.ok()?;
-    ensure!(state(&account, "keep")? == "stopped", "not stopped");
-    account.verb("stop keep")?.ok().context("stopping twice")?;
-    ensure!(keep.line("cat file && md5sum --quiet -c sum")? == "precious", "after stop");
-    let second = keep.line(identity)?;
+    account.verb("stop kept")?.ok()?;
+    ensure!(state(&account, "kept")? == "stopped", "not stopped");
+    account.verb("stop kept")?.ok().context("stopping twice")?;
+    ensure!(kept.line("cat file && md5sum --quiet -c sum")? == "precious", "after stop");
+    let second = kept.line(identity)?;
     ensure!(first != second, "the same boot after a stop");
-    keep.exec("echo newer > file")?;
-    account.verb("restart keep")?.ok()?;
-    ensure!(state(&account, "keep")? == "running", "not running");
-    ensure!(keep.line("cat file && md5sum --quiet -c sum")? == "newer", "after restart");
-    ensure!(keep.line(identity)? != second, "the same boot after a restart");
+    kept.exec("echo newer > file")?;
+    account.verb("restart kept")?.ok()?;
+    ensure!(state(&account, "kept")? == "running", "not running");
+    ensure!(kept.line("cat file && md5sum --quiet -c sum")? == "newer", "after restart");
+    ensure!(kept.line(identity)? != second, "the same boot after a restart");
     // Its own way down leads to the same place.
-    let down = keep.run("sudo poweroff; sleep 100")?;
+    let down = kept.run("sudo poweroff; sleep 100")?;
     ensure!(down.status != 0, "{}", down.report());
     berth_tests::eventually("the machine to be stopped", std::time::Duration::from_secs(60), || {
-        Ok(state(&account, "keep")? == "stopped")
+        Ok(state(&account, "kept")? == "stopped")
     })?;
-    ensure!(keep.line("cat file")? == "newer", "after its own poweroff");
+    ensure!(kept.line("cat file")? == "newer", "after its own poweroff");
     Ok(())
 }
 
@@ -189,7 +189,8 @@ fn every_line_of_help_can_be_pasted(context: &Context) -> Result<()> {
     let directory = context.scratch().directory("help")?;
     fs::create_dir_all(directory.join("src"))?;
     values(&directory)?;
-    for name in ["main", "dev", "try-1", "try-2"] {
+    // With copy-1 and copy-2 taken, 'fork dev copy -n 5' is refused and makes no machines.
+    for name in ["main", "dev", "copy-1", "copy-2"] {
         account.verb(&format!("new {name} --memory 256M"))?.ok()?;
     }
     let overview = account.verb("help")?.ok()?;

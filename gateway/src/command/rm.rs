@@ -10,7 +10,7 @@ pub const HELP: Help = Help {
     verb: "rm",
     usage: "rm NAME…",
     summary: "remove machines and everything in them, for good",
-    examples: &["{ssh} {host} rm dev", "{ssh} {host} rm try-1 try-2"],
+    examples: &["{ssh} {host} rm dev", "{ssh} {host} rm copy-1 copy-2"],
     notes: "If one of the names is wrong, none is removed.",
 };
 
