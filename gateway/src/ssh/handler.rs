@@ -87,7 +87,16 @@ impl Connection {
             return Err(Refusal::new(Code::NotAllowed, message, "use the same key for both").into());
         }
         let session = UserSession { user: user_id, key: fingerprint, address };
-        let slot = self.peer.gateway.sessions.enter(session.clone(), Arc::clone(&self.peer.ending), round)?;
+        let slot =
+            match self.peer.gateway.sessions.enter(session.clone(), Arc::clone(&self.peer.ending), round) {
+                Ok(slot) => slot,
+                Err(refusal) => {
+                    self.peer.is_one_too_many.store(true, Ordering::Relaxed);
+                    let (fingerprint, reason) = (Some(session.key), refusal.message.clone());
+                    let _ = self.peer.ask(Request::LoginFailed { address, fingerprint, reason }).await;
+                    return Err(Refused::Told(refusal));
+                }
+            };
         self.peer.flow.belongs_to(Arc::clone(&slot.budget));
         *self.peer.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
         Ok(Login { session, name: user.to_owned(), registered, notices })
@@ -103,6 +112,7 @@ impl Connection {
         announce: impl FnOnce(u16) -> Announce,
     ) -> Option<(u16, Listening)> {
         let peer = Arc::clone(&self.peer);
+        let listener = format!("{listen:?}");
         let binding = async {
             let admission = peer.admit()?;
             let place = peer.place().await?;
@@ -115,10 +125,13 @@ impl Connection {
                 Some((port, listen::serve(Arc::clone(&peer), place, bound, announce(port), admission)))
             }
             Ok(Err(refusal)) => {
-                tracing::info!(%refusal, "a remote forward was refused");
+                tracing::info!(%listener, user = self.peer.user(), %refusal, "a remote forward was refused");
                 None
             }
-            Err(_) => None,
+            Err(_) => {
+                tracing::info!(%listener, user = self.peer.user(), "a remote forward was not made in time");
+                None
+            }
         }
     }
 }

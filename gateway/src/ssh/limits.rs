@@ -49,6 +49,15 @@ impl Busy {
             .into(),
         }
     }
+
+    /// For the audit log.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Address => "too many logins at once from its address",
+            Self::All => "too many logins at once",
+            Self::Refused(_) => "too many logins failed from its address",
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -10,13 +10,15 @@ pub mod peer;
 pub mod penalties;
 mod prompt;
 mod ready;
+mod repeats;
 pub mod server;
 pub mod session;
 pub mod sessions;
+mod turned_away;
 
 use crate::ui::Address;
-use berth_api::Client;
-use berth_types::ByteSize;
+use berth_api::{Caller, Client, Reply, Request};
+use berth_types::{ByteSize, Refusal};
 use flow::Budget;
 use limits::Limits;
 use penalties::Penalties;
@@ -25,6 +27,7 @@ use russh::{
 };
 use sessions::Sessions;
 use std::{borrow::Cow, sync::Arc, time::Duration};
+use turned_away::TurnedAway;
 
 /// Clients read more into it than they should: asyncssh sends the arguments of
 /// a symlink in OpenSSH's order only to a server that names it.
@@ -65,6 +68,7 @@ pub struct Gateway {
     pub ssh: Arc<Config>,
     pub limits: Limits,
     pub penalties: Penalties,
+    pub turned_away: TurnedAway,
     pub sessions: Arc<Sessions>,
     /// Of all connections together.
     pub budget: Arc<Budget>,
@@ -81,8 +85,14 @@ impl Gateway {
             sessions: Arc::new(Sessions::new(settings.connections_per_user, bytes(settings.queue_per_user))),
             budget: Arc::new(Budget::new(bytes(settings.queue_max))),
             penalties: Penalties::new(settings.penalty_max.duration(), settings.trusted_addresses.clone()),
+            turned_away: TurnedAway::default(),
             settings,
         }
+    }
+
+    /// Asks hostd as the gateway itself.
+    async fn ask(&self, request: Request) -> Result<Reply, Refusal> {
+        self.api.call(Caller::Gateway, request).await.map(|(reply, _)| reply).map_err(peer::told)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{
     Gateway,
     flow::Flow,
+    repeats::Repeats,
     sessions::{Ending, Slot},
 };
 use crate::target::{Place, place};
@@ -16,6 +17,7 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 use tokio::sync::watch;
 
@@ -58,6 +60,8 @@ pub struct Peer {
     pub refused: OnceLock<Refusal>,
     /// It logged in to ask whether the host is ready, and may do nothing else.
     pub asks_ready: AtomicBool,
+    /// Its key was taken, but its user has as many connections as one may have.
+    pub is_one_too_many: AtomicBool,
     /// The fingerprint of the last key that was offered.
     offered: Mutex<Option<String>>,
     /// hostd has refused the login itself, and noted that.
@@ -66,6 +70,8 @@ pub struct Peer {
     pub ending: Ending,
     /// Held while it is logged in.
     pub slot: Mutex<Option<Slot>>,
+    /// Channels and listeners that the limits did not allow.
+    not_admitted: Mutex<Repeats>,
     greeted: AtomicBool,
     warned: AtomicBool,
 }
@@ -83,10 +89,12 @@ impl Peer {
             login: OnceLock::new(),
             refused: OnceLock::new(),
             asks_ready: AtomicBool::new(false),
+            is_one_too_many: AtomicBool::new(false),
             offered: Mutex::default(),
             noted: AtomicBool::new(false),
             ending: Arc::new(watch::channel(None).0),
             slot: Mutex::default(),
+            not_admitted: Mutex::default(),
             greeted: AtomicBool::new(false),
             warned: AtomicBool::new(false),
         }
@@ -111,8 +119,17 @@ impl Peer {
         }
     }
 
+    /// The user's id, for the log.
+    pub fn user(&self) -> Option<&str> {
+        self.login.get().map(|login| login.session.user.as_str())
+    }
+
     /// The place among its user's connections is another's from now on.
     pub fn leave(&self) {
+        let left = self.not_admitted.lock().unwrap_or_else(PoisonError::into_inner).take(Duration::ZERO);
+        if let Some(channels) = left {
+            tracing::info!(user = self.user(), channels, "more channels were refused");
+        }
         self.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
@@ -129,7 +146,7 @@ impl Peer {
 
     /// Asks hostd as the gateway itself, about keys.
     pub async fn ask(&self, request: Request) -> Result<Reply, Refusal> {
-        self.gateway.api.call(Caller::Gateway, request).await.map(|(reply, _)| reply).map_err(told)
+        self.gateway.ask(request).await
     }
 
     fn refusal(&self) -> Refusal {
@@ -191,8 +208,18 @@ impl Peer {
         new && !self.greeted.swap(true, Ordering::Relaxed)
     }
 
-    /// A place for one more channel or listener, if the limits allow it.
+    /// A place for one more channel or listener, if the limits allow it. Refusals are logged.
     pub fn admit(self: &Arc<Self>) -> Result<Admission, Refusal> {
+        self.place_for_channel().inspect_err(|refusal| {
+            let counted = self.not_admitted.lock().unwrap_or_else(PoisonError::into_inner).add();
+            if let Some(channels) = counted {
+                let (user, remote) = (self.user(), self.remote);
+                tracing::info!(user, %remote, channels, %refusal, "channels were refused");
+            }
+        })
+    }
+
+    fn place_for_channel(self: &Arc<Self>) -> Result<Admission, Refusal> {
         let settings = &self.gateway.settings;
         if !self.flow.open_channel(settings.channels_max) {
             let message = "too many channels on one connection";

@@ -8,7 +8,7 @@ use super::{
     peer::{Origin, Peer},
     penalties::Offence,
     prompt::Prompt,
-    sessions,
+    sessions, turned_away,
 };
 use berth_api::Request;
 use berth_types::Code;
@@ -39,6 +39,8 @@ const BREATHER: Duration = Duration::from_millis(100);
 pub async fn run(gateway: Arc<Gateway>, listeners: Vec<TcpListener>, stop: impl Future<Output = ()>) {
     let (stopping, stopped) = watch::channel(false);
     let watching = tokio::spawn(sessions::watch(Arc::clone(&gateway)));
+    let counting = Arc::clone(&gateway);
+    let reporting = tokio::spawn(async move { turned_away::report(&counting).await });
     let mut accepting = JoinSet::new();
     for listener in listeners {
         accepting.spawn(accept(Arc::clone(&gateway), listener, stopped.clone()));
@@ -48,6 +50,8 @@ pub async fn run(gateway: Arc<Gateway>, listeners: Vec<TcpListener>, stop: impl 
     stopping.send_replace(true);
     let _ = timeout(2 * FAREWELL, accepting.join_all()).await;
     watching.abort();
+    reporting.abort();
+    let _ = timeout(FAREWELL, turned_away::report_the_rest(&gateway)).await;
 }
 
 async fn accept(gateway: Arc<Gateway>, listener: TcpListener, stopped: watch::Receiver<bool>) {
@@ -100,21 +104,30 @@ async fn connection(
 }
 
 /// Tells a connection why it is refused. In a flood there are not enough places
-/// for that, and the connection just ends.
+/// for that, and the connection just ends. All are counted, for the audit log.
 async fn turn_away(gateway: &Gateway, stream: TcpStream, remote: SocketAddr, busy: Busy) {
-    tracing::debug!(%remote, ?busy, "turned away");
-    let Ok(_place) = gateway.limits.farewells.try_acquire() else { return };
-    let identification = concat!("SSH-2.0-berth_", env!("CARGO_PKG_VERSION"));
-    limits::turn_away(stream, identification, busy).await;
+    let report = gateway.turned_away.add(remote.ip().to_canonical(), busy);
+    let telling = async {
+        let Ok(_place) = gateway.limits.farewells.try_acquire() else { return };
+        let identification = concat!("SSH-2.0-berth_", env!("CARGO_PKG_VERSION"));
+        limits::turn_away(stream, identification, busy).await;
+    };
+    let reporting = async {
+        if let Some(report) = report {
+            report.send(gateway).await;
+        }
+    };
+    tokio::join!(telling, reporting);
 }
 
-/// What a connection did that ended without a login; hostd's absence and a
-/// restart are not its fault.
+/// What a connection did that ended without a login; hostd's absence, a restart and
+/// the other connections of its user are not its fault.
 async fn punish(peer: &Peer, offence: Option<Offence>) {
     let Some(offence) = offence else { return };
     let from_network = matches!(peer.origin, Origin::Network);
     let forgiven = peer.refused.get().is_some_and(|refusal| refusal.code != Code::Limit);
     let own = peer.asks_ready.load(Ordering::Relaxed);
+    let forgiven = forgiven || peer.is_one_too_many.load(Ordering::Relaxed);
     if own || !from_network || peer.login.get().is_some() || forgiven {
         return;
     }

@@ -1,17 +1,12 @@
 //! Forwards, agents, jumps.
 
-use crate::support::{Client, Key, Service};
+use crate::support::{Client, Key, Service, free_port, wait_for};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
     process::{Command, Stdio},
-    time::{Duration, Instant},
 };
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 fn forward(service: &Service, key: &Key, arguments: &[&str]) -> Client {
     let mut all = vec!["-N", "-o", "ExitOnForwardFailure=yes"];
@@ -20,14 +15,12 @@ fn forward(service: &Service, key: &Key, arguments: &[&str]) -> Client {
 }
 
 fn connect(port: u16) -> TcpStream {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        match TcpStream::connect(("127.0.0.1", port)) {
-            Ok(stream) => return stream,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let mut connected = None;
+    wait_for("nobody listens", || {
+        connected = TcpStream::connect(("127.0.0.1", port)).ok();
+        connected.is_some()
+    });
+    connected.unwrap()
 }
 
 /// Answers every connection with what it got, backwards, after its end.
@@ -84,16 +77,36 @@ fn remote_forwards_listen_in_the_machine() {
     let ssh = forward(&service, &key, &["-R", &format!("{inside}:127.0.0.1:{here}"), "dev@127.0.0.1"]);
     assert_eq!(ask(connect(inside), b"abc"), b"cba");
     drop(ssh);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while TcpStream::connect(("127.0.0.1", inside)).is_ok() {
-        assert!(Instant::now() < deadline, "the listener outlived its connection");
-    }
+    wait_for("the listener outlived its connection", || TcpStream::connect(("127.0.0.1", inside)).is_err());
 
     let mut any = forward(&service, &key, &["-v", "-R", &format!("0:127.0.0.1:{here}"), "dev@127.0.0.1"]);
     let log = BufReader::new(any.0.stderr.take().unwrap());
     let line = log.lines().map(Result::unwrap).find(|line| line.starts_with("Allocated port ")).unwrap();
     let port = line.split(' ').nth(2).unwrap().parse().unwrap();
     assert_eq!(ask(connect(port), b"xyz"), b"zyx");
+}
+
+#[test]
+fn refusals_of_remote_forwards_are_logged_with_their_user() {
+    let service = Service::with(|config| config.replace("channels_max = 1000", "channels_max = 1"));
+    let key = service.key("me");
+    service.run(&key, &["127.0.0.1", "new", "dev"]);
+    let (first, second, here) = (free_port(), free_port(), mirror());
+    let [first_spec, second_spec] = [first, second].map(|port| format!("{port}:127.0.0.1:{here}"));
+    let wait_for_log = |text: &str| wait_for(text, || service.has_logged(text));
+
+    // A listener has the only place of its connection: a second listener finds none.
+    let both = ["-N", "-o", "ExitOnForwardFailure=yes", "-R", &first_spec, "-R", &second_spec];
+    let done = service.run(&key, &[&both[..], &["dev@127.0.0.1"]].concat());
+    assert_eq!(done.status, 255, "{done:?}");
+    wait_for_log(&format!(
+        "a remote forward was refused listener=Tcp {{ host: \"localhost\", port: {second} }} user="
+    ));
+
+    // Nor does a connection to the one that listens.
+    let _ssh = forward(&service, &key, &["-R", &first_spec, "dev@127.0.0.1"]);
+    let _refused = connect(first);
+    wait_for_log("channels were refused user=");
 }
 
 #[test]
@@ -115,14 +128,12 @@ fn sockets_are_forwarded_both_ways() {
     let (inside, here) = (service.directory.join("inside.sock"), mirror());
     let spec = format!("{}:127.0.0.1:{here}", inside.display());
     let _remote = forward(&service, &key, &["-R", &spec, "dev@127.0.0.1"]);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let mut stream = loop {
-        match std::os::unix::net::UnixStream::connect(&inside) {
-            Ok(stream) => break stream,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let mut connected = None;
+    wait_for("nobody listens", || {
+        connected = UnixStream::connect(&inside).ok();
+        connected.is_some()
+    });
+    let mut stream = connected.unwrap();
     stream.write_all(b"abc").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     let mut answer = Vec::new();
@@ -139,10 +150,7 @@ fn the_agent_is_there_for_as_long_as_the_session() {
     let agent =
         Command::new("ssh-agent").args(["-D", "-a"]).arg(&socket).stdout(Stdio::null()).spawn().unwrap();
     let _agent = Client(agent);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !socket.exists() {
-        assert!(Instant::now() < deadline);
-    }
+    wait_for("the agent did not start", || UnixStream::connect(&socket).is_ok());
     let added = Command::new("ssh-add").arg(key.path()).env("SSH_AUTH_SOCK", &socket).output().unwrap();
     assert!(added.status.success());
     let mut ssh = service.ssh(&key, &["-A", "dev@127.0.0.1", "ssh-add -l; ssh-add -L; echo $SSH_AUTH_SOCK"]);
@@ -150,9 +158,7 @@ fn the_agent_is_there_for_as_long_as_the_session() {
     let out = String::from_utf8_lossy(&done.stdout);
     assert!(out.contains("(ED25519)"), "{out}{}", String::from_utf8_lossy(&done.stderr));
     let inside = out.lines().last().unwrap();
-    while std::path::Path::new(inside).exists() {
-        assert!(Instant::now() < deadline + Duration::from_secs(10), "{inside} is left");
-    }
+    wait_for("its socket is left", || !std::path::Path::new(inside).exists());
     assert_eq!(service.run(&key, &["dev@127.0.0.1", "echo x$SSH_AUTH_SOCK"]).out, "x\n");
 }
 

@@ -1,6 +1,6 @@
 //! What the gateway bears, and what it says when it is too much.
 
-use crate::support::{self, Service};
+use crate::support::{self, Service, wait_for};
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
@@ -109,6 +109,11 @@ fn a_crowd_from_one_address_is_told() {
         done.err.contains("too many logins at once from your address: try again in a few seconds"),
         "{done:?}"
     );
+    let reported = "turned away: too many logins at once from its address";
+    wait_for("it was not reported", || {
+        service.host.failures().iter().any(|failure| failure.ends_with(reported))
+    });
+    wait_for("it was not logged", || service.has_logged(reported));
 }
 
 #[test]
@@ -137,11 +142,14 @@ fn channels_have_a_limit_that_is_told() {
     let service = Service::with(|config| config.replace("channels_max = 1000", "channels_max = 1"));
     let key = service.key("me");
     service.run(&key, &["127.0.0.1", "new", "main"]);
-    let (_master, control) = service.master(&key, &["main@127.0.0.1", "sleep 60"]);
+    let (_master, control) = service.master(&key, &["main@127.0.0.1", "sleep 300"]);
     let done = service.run(&key, &["-o", &control, "main@127.0.0.1", "true"]);
     // ssh then makes a connection of its own.
     assert!(done.err.contains("Session open refused by peer"), "{done:?}");
     assert_eq!(done.status, 0, "{done:?}");
+    wait_for("it was not logged", || {
+        service.has_logged("too many channels on one connection: open another connection")
+    });
 }
 
 #[test]
@@ -149,15 +157,16 @@ fn a_user_has_so_many_channels_on_all_connections() {
     let service = Service::with(|config| config.replace("channels_per_user = 2000", "channels_per_user = 1"));
     let (key, other) = (service.key("me"), service.key("other"));
     service.run(&key, &["127.0.0.1", "new", "main"]);
-    let (master, _) = service.master(&key, &["main@127.0.0.1", "sleep 60"]);
+    // There is a connection to share before it has a channel.
+    let marker = service.directory.join("running");
+    let line = format!("touch {}; sleep 300", marker.display());
+    let (master, _) = service.master(&key, &["main@127.0.0.1", &line]);
+    wait_for("the session did not begin", || marker.exists());
     let done = service.run(&key, &["main@127.0.0.1", "true"]);
     assert_eq!(done.status, 255, "{done:?}");
     let told = "berth: you have too many channels open: close a session or a forward";
     assert!(done.err.contains(told), "{done:?}");
     assert_eq!(service.run(&other, &["127.0.0.1", "version"]).status, 0, "others have theirs");
     drop(master);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while service.run(&key, &["main@127.0.0.1", "true"]).status != 0 {
-        assert!(Instant::now() < deadline, "the channel still counts");
-    }
+    wait_for("the channel still counts", || service.run(&key, &["main@127.0.0.1", "true"]).status == 0);
 }

@@ -1,11 +1,10 @@
 //! Who may log in, and with what.
 
-use crate::support::{Service, WORD};
+use crate::support::{Service, WORD, wait_for};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
     process::Command,
-    time::{Duration, Instant},
 };
 
 #[test]
@@ -81,11 +80,7 @@ fn a_login_is_announced_before_anything_is_asked_for() {
     let key = service.key("me");
     // No channel is ever opened on it.
     let _connected = service.master(&key, &["-N", "dev@127.0.0.1"]);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !service.host.expects("dev") {
-        assert!(Instant::now() < deadline, "nobody was told");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for("nobody was told", || service.host.expects("dev"));
 }
 
 /// More often than a login may fail, and no address is trusted.

@@ -2,7 +2,7 @@
 
 use crate::support::{Client, Service};
 use std::{
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     process::Stdio,
     time::Duration,
 };
@@ -93,7 +93,7 @@ fn a_stuck_command_does_not_stall_the_others() {
     service.run(&key, &["127.0.0.1", "new", "main"]);
     let (_master, control) = service.master(&key, &["-N", "main@127.0.0.1"]);
     // Reads nothing: 32 MiB pile up in front of it.
-    let stuck = service.ssh(&key, &["-o", &control, "main@127.0.0.1", "exec sleep 60"]);
+    let stuck = service.ssh(&key, &["-o", &control, "main@127.0.0.1", "exec sleep 300"]);
     let mut stuck = Client({ stuck }.stdin(Stdio::piped()).spawn().unwrap());
     let mut stdin = stuck.0.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || {
@@ -149,7 +149,15 @@ fn a_guest_that_sends_garbage_ends_its_own_channel_only() {
 fn a_slow_start_is_told() {
     let service = Service::start();
     let key = service.key("me");
+    service.host.has_booted();
     service.run(&key, &["127.0.0.1", "new", "slow"]);
-    let done = service.run(&key, &["slow@127.0.0.1", "echo up"]);
-    assert_eq!((done.status, done.out.as_str(), done.said().as_str()), (0, "up\n", "berth: booting"));
+    let mut child = service.ssh(&key, &["slow@127.0.0.1", "echo up"]).spawn().unwrap();
+    // What it did before is told too where somebody waits for long.
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let told = errors.any(|line| line == "berth: booting");
+    assert!(told, "it ended without a word: {:?}", child.wait_with_output());
+    service.host.has_booted();
+    let done = child.wait_with_output().unwrap();
+    assert_eq!((done.status.code(), done.stdout.as_slice()), (Some(0), &b"up\n"[..]), "{done:?}");
+    assert_eq!(errors.next(), None);
 }

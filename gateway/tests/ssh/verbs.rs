@@ -1,7 +1,8 @@
 //! Verbs: what they print, where, and with which status.
 
-use crate::support::{Done, Key, Service, SLOW};
+use crate::support::{Done, Key, SLOW, Service};
 use serde_json::Value;
+use std::io::Read;
 
 fn verb(service: &Service, key: &Key, line: &str) -> Done {
     service.run(key, &["127.0.0.1", line])
@@ -89,9 +90,18 @@ fn bad_input_is_one_line_and_makes_nothing() {
 fn a_live_line_is_cleared_before_the_answer() {
     let service = Service::start();
     let key = service.key("me");
-    let made = service.run(&key, &["-tt", "127.0.0.1", &format!("new {SLOW}")]);
-    assert_eq!(made.status, 0, "{made:?}");
-    assert!(made.out.contains("berth: booting …\r\u{1b}[Kslow is there: "), "{made:?}");
+    let mut child = service.ssh(&key, &["-tt", "127.0.0.1", &format!("new {SLOW}")]).spawn().unwrap();
+    let (mut stdout, mut out) = (child.stdout.take().unwrap(), Vec::new());
+    while !String::from_utf8_lossy(&out).contains("berth: booting …") {
+        let mut byte = [0];
+        stdout.read_exact(&mut byte).unwrap();
+        out.extend(byte);
+    }
+    service.host.has_booted();
+    stdout.read_to_end(&mut out).unwrap();
+    let (status, out) = (child.wait().unwrap(), String::from_utf8_lossy(&out));
+    assert_eq!(status.code(), Some(0), "{out:?}");
+    assert!(out.contains("berth: booting …\r\u{1b}[Kslow is there: "), "{out:?}");
 }
 
 #[test]

@@ -17,11 +17,14 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::Path,
     sync::{Arc, Mutex},
-    time::Duration,
 };
-use tokio::{net::UnixListener, runtime::Runtime, sync::watch};
+use tokio::{
+    net::UnixListener,
+    runtime::Runtime,
+    sync::{Notify, watch},
+};
 
-/// A machine of this name takes its time to start.
+/// Each start of a machine of this name lasts until [`Host::has_booted`] is called once.
 pub const SLOW: &str = "slow";
 /// One of this name answers with noise.
 pub const NOISY: &str = "noisy";
@@ -54,6 +57,7 @@ struct World {
     stuck: Vec<TcpStream>,
     /// Every login is told of a key that was added.
     pub warned: bool,
+    booted: Arc<Notify>,
 }
 
 type Answer = Result<(Reply, Option<OwnedFd>), Refusal>;
@@ -71,6 +75,7 @@ impl Host {
             locked: None,
             stuck: Vec::new(),
             warned: false,
+            booted: Arc::default(),
         }));
         let runtime = Runtime::new().unwrap();
         let listener = {
@@ -120,6 +125,11 @@ impl Host {
         world.access.send_modify(|version| *version += 1);
     }
 
+    /// Ends the start that lasts, or else the next one at once.
+    pub fn has_booted(&self) {
+        self.state.lock().unwrap().booted.notify_one();
+    }
+
     pub fn expects(&self, login: &str) -> bool {
         self.state.lock().unwrap().expected.iter().any(|one| one == login)
     }
@@ -135,8 +145,9 @@ async fn serve(mut connection: Connection, state: Arc<Mutex<World>>) {
         if slow {
             for step in ["starting slow", "booting"] {
                 connection.send(&Message::Progress(step.into()), None).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(400)).await;
             }
+            let booted = Arc::clone(&state.lock().unwrap().booted);
+            booted.notified().await;
         }
         if let Request::Access { seen } = &call.request {
             let mut access = state.lock().unwrap().access.subscribe();

@@ -20,7 +20,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub const PATIENCE: &str = "60";
+/// In seconds, for a client. It ends only what hangs.
+pub const PATIENCE: &str = "300";
+/// The same for what a test waits for.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A port that nobody has. The kernel gives those out from 32768 on, so nobody takes it
+/// before it is used.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(97);
+    loop {
+        let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        let port = 20_000 + u16::try_from(number).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Waits until it is so.
+#[track_caller]
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// Everything of one test; gone with it.
 pub struct Service {
@@ -78,7 +105,7 @@ impl Service {
         fs::create_dir_all(directory.join("run")).unwrap();
         let (guest, guest_address) = start_guest();
         let host = Host::start(&directory.join("run/hostd.sock"), guest_address);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let config = change(
             berth_config::DEFAULT_TOML
                 .replace("\"/var/lib/berth\"", &format!("{:?}", directory.join("data")))
@@ -133,7 +160,7 @@ impl Service {
             "BatchMode=yes",
             "IdentitiesOnly=yes",
             "StrictHostKeyChecking=accept-new",
-            "ConnectTimeout=20",
+            "ConnectTimeout=60",
             &format!("Port={}", self.port),
             &format!("IdentityFile={}", key.path().display()),
             &format!("UserKnownHostsFile={}", known.display()),
@@ -157,11 +184,7 @@ impl Service {
         let path = self.directory.join("control");
         let option = format!("ControlPath={}", path.display());
         let client = Client(self.ssh(key, &[&["-M", "-o", &option], arguments].concat()).spawn().unwrap());
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !path.exists() {
-            assert!(Instant::now() < deadline, "no connection to share");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_for("no connection to share", || path.exists());
         (client, option)
     }
 
