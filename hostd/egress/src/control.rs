@@ -152,6 +152,8 @@ pub struct Listeners<T> {
 /// Why the kernel refused a packet: the heading under which it shows it.
 pub const REFUSED_ON_LINK: &str = "link";
 pub const REFUSED_ON_CONTROL: &str = "control";
+/// More connections than are tracked.
+pub const REFUSED_BEYOND: &str = "beyond";
 
 impl<T> Listeners<T> {
     pub fn into_array(self) -> [T; LISTENERS] {

@@ -22,7 +22,7 @@
 //! forwarded, for there is no route and forwarding is off.
 
 use super::nft::{self, Batch, Rule};
-use berth_egress::control::{Listeners, REFUSED_ON_CONTROL, REFUSED_ON_LINK};
+use berth_egress::control::{Listeners, REFUSED_BEYOND, REFUSED_ON_CONTROL, REFUSED_ON_LINK};
 use berth_guest_protocol as guest;
 use std::{
     io,
@@ -33,6 +33,7 @@ use std::{
 const TABLE: &str = "berth";
 const SOURCES: &str = "sources";
 const COUNT: &str = "count";
+const BEYOND: &str = "beyond";
 const REDIRECT: &str = "redirect";
 const GUARD: &str = "guard";
 /// Before the kernel tracks connections, and right after.
@@ -114,8 +115,11 @@ fn set_for(connections: u32) -> io::Result<()> {
         batch.rule(SOURCES, forged().limit(SHOWN_A_SECOND).log(SHOWN, heading));
         batch.rule(SOURCES, forged().drop());
     }
-    let beyond = Rule::from_link("eth0").connection_starts().more_than(connections);
-    batch.rule(COUNT, beyond.drop());
+    // Each rule that counts has a list of its own, so that only one does.
+    batch.branch(BEYOND);
+    batch.rule(COUNT, Rule::from_link("eth0").connection_starts().more_than(connections).go_to(BEYOND));
+    batch.rule(BEYOND, Rule::default().limit(SHOWN_A_SECOND).log(SHOWN, REFUSED_BEYOND));
+    batch.rule(BEYOND, Rule::default().drop());
     batch.chain(REDIRECT, "nat", libc::NF_INET_PRE_ROUTING, NAT);
     batch.chain(GUARD, "filter", libc::NF_INET_PRE_ROUTING, FILTER);
     let eth = || Rule::from_link("eth0");
@@ -196,7 +200,8 @@ mod tests {
                 "iifname \"ctl0\" drop",
                 "iifname \"eth0\" ip saddr != 10.77.0.2 drop",
                 "iifname \"ctl0\" ip saddr != 169.254.77.2 drop",
-                "iifname \"eth0\" ct state new ct count over 16384 drop",
+                "iifname \"eth0\" ct state new ct count over 16384 goto beyond",
+                "limit rate 10/second burst 10 packets log prefix \"beyond\" group 77\n\t\tdrop\n",
             ] {
                 let plain = |text: &str| {
                     text.replace("tcp", "6").replace("udp", "17").replace("admin-prohibited", "13")
@@ -278,7 +283,21 @@ for number in range(int(sys.argv[2])):
             assert_eq!(tracked(), 20, "true ones are tracked");
             flood("10.77.0.2", 400);
             assert!((20..=LIMIT + 1).contains(&tracked()), "{} are tracked", tracked());
-            drop(doors);
+            // Said why, a few times only.
+            let mut shown = (0, 0);
+            let mut bytes = [0; 8 << 10];
+            while let Ok(count) = nix::sys::socket::recv(
+                doors.refused.as_raw_fd(),
+                &mut bytes,
+                nix::sys::socket::MsgFlags::MSG_DONTWAIT,
+            ) {
+                let said =
+                    |heading: &str| bytes[..count].windows(heading.len()).any(|at| at == heading.as_bytes());
+                shown.0 += u32::from(said(REFUSED_ON_LINK));
+                shown.1 += u32::from(said(REFUSED_BEYOND));
+            }
+            let few = 1..=SHOWN_A_SECOND * 5;
+            assert!(few.contains(&shown.0) && few.contains(&shown.1), "{shown:?} were shown");
         };
         std::thread::spawn(test).join().unwrap();
     }

@@ -6,7 +6,7 @@
 
 use crate::{
     bridge::machine::Machine,
-    control::{Protocol, REFUSED_ON_CONTROL},
+    control::{Protocol, REFUSED_BEYOND, REFUSED_ON_CONTROL},
 };
 use rustix::net::{RecvFlags, recv};
 use std::{
@@ -36,8 +36,37 @@ struct Packet {
     to: Ipv4Addr,
     /// Of UDP and its like.
     port: Option<u16>,
-    /// On the control link, not on the user's.
-    control: bool,
+    why: Why,
+}
+
+/// Why the kernel refused it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Why {
+    /// On the user's link.
+    Link,
+    Control,
+    /// The first of a connection too many.
+    Beyond,
+}
+
+impl Why {
+    /// By the heading under which it is shown.
+    fn new(heading: &[u8]) -> Self {
+        match heading.strip_suffix(&[0]).unwrap_or(heading) {
+            text if text == REFUSED_ON_CONTROL.as_bytes() => Self::Control,
+            text if text == REFUSED_BEYOND.as_bytes() => Self::Beyond,
+            _ => Self::Link,
+        }
+    }
+
+    /// The rule, and the reason.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Link => ("the link", "only TCP and DNS leave a machine"),
+            Self::Control => ("the control link", "it carries nothing but the host's own connections"),
+            Self::Beyond => ("the link", "the machine has as many connections as are tracked"),
+        }
+    }
 }
 
 /// The socket on which they arrive.
@@ -89,11 +118,7 @@ fn write(machine: &Machine, packet: Packet, before: u64) {
     });
     decision.address = Some(packet.to);
     decision.port = packet.port;
-    let (rule, reason) = if packet.control {
-        ("the control link", "it carries nothing but the host's own connections")
-    } else {
-        ("the link", "only TCP and DNS leave a machine")
-    };
+    let (rule, reason) = packet.why.words();
     decision.rule = rule.to_owned();
     decision.reason = match before {
         0 => reason.to_owned(),
@@ -147,22 +172,22 @@ fn message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 fn shown(mut attributes: &[u8]) -> Option<Packet> {
-    let (mut payload, mut control) = (None, false);
+    let (mut payload, mut why) = (None, Why::Link);
     while let Some(length) = attributes.first_chunk().map(|length| usize::from(u16::from_ne_bytes(*length))) {
         let kind = u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?);
         let value = attributes.get(4..length)?;
         match kind {
             PAYLOAD => payload = Some(value),
-            PREFIX => control = value.strip_suffix(&[0]).unwrap_or(value) == REFUSED_ON_CONTROL.as_bytes(),
+            PREFIX => why = Why::new(value),
             _ => {}
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    packet(payload?, control)
+    packet(payload?, why)
 }
 
 /// An IPv4 header, and the ports behind it if it is the first piece of a packet.
-fn packet(bytes: &[u8], control: bool) -> Option<Packet> {
+fn packet(bytes: &[u8], why: Why) -> Option<Packet> {
     let header: &[u8; 20] = bytes.first_chunk()?;
     let [first, .., a, b, c, d] = *header;
     let [_, _, _, _, _, _, fragment_high, fragment_low, _, protocol, ..] = *header;
@@ -170,7 +195,7 @@ fn packet(bytes: &[u8], control: bool) -> Option<Packet> {
     let has_ports = matches!(i32::from(protocol), libc::IPPROTO_TCP | libc::IPPROTO_UDP);
     let ports = bytes.get(usize::from(first & 0xf) * 4..).filter(|_| is_first && has_ports);
     let port = ports.and_then(|ports| Some(u16::from_be_bytes(*ports.get(2..)?.first_chunk()?)));
-    Some(Packet { protocol, to: Ipv4Addr::new(a, b, c, d), port, control })
+    Some(Packet { protocol, to: Ipv4Addr::new(a, b, c, d), port, why })
 }
 
 #[cfg(test)]
@@ -200,14 +225,20 @@ mod tests {
     fn what_the_kernel_shows_is_read() {
         let udp = ip(17, 0, [10, 77, 0, 3], &[0x10, 0, 0x01, 0xbb, 0, 8, 0, 0]);
         let later = ip(17, 1, [10, 77, 0, 3], &[0x10, 0, 0x01, 0xbb, 0, 8, 0, 0]);
+        let tcp = ip(6, 0, [192, 0, 2, 9], &[0x10, 0, 0, 80, 0, 0, 0, 0]);
         let echo = ip(1, 0, [192, 0, 2, 1], &[8, 0, 0, 0, 0, 0, 0, 0]);
         let first =
             datagram(&[attribute(1, &[0; 4]), attribute(PREFIX, b"link\0"), attribute(PAYLOAD, &udp)]);
         let second = datagram(&[attribute(PAYLOAD, &echo), attribute(PREFIX, b"control\0")]);
-        let place = |protocol, to: [u8; 4], port, control| Packet { protocol, to: to.into(), port, control };
-        let wanted = [place(17, [10, 77, 0, 3], Some(443), false), place(1, [192, 0, 2, 1], None, true)];
-        assert_eq!(packets(&[first.clone(), second].concat()), wanted);
-        assert_eq!(packet(&later, false), Some(place(17, [10, 77, 0, 3], None, false)));
+        let third = datagram(&[attribute(PREFIX, b"beyond\0"), attribute(PAYLOAD, &tcp)]);
+        let place = |protocol, to: [u8; 4], port, why| Packet { protocol, to: to.into(), port, why };
+        let wanted = [
+            place(17, [10, 77, 0, 3], Some(443), Why::Link),
+            place(1, [192, 0, 2, 1], None, Why::Control),
+            place(6, [192, 0, 2, 9], Some(80), Why::Beyond),
+        ];
+        assert_eq!(packets(&[first.clone(), second, third].concat()), wanted);
+        assert_eq!(packet(&later, Why::Link), Some(place(17, [10, 77, 0, 3], None, Why::Link)));
         for cut in 0..first.len() {
             assert!(packets(&first[..cut]).is_empty(), "cut at {cut}");
         }
@@ -223,7 +254,7 @@ mod tests {
     #[test]
     fn a_place_is_named_at_once_and_then_once_a_minute() {
         let mut said = Said::default();
-        let to = |last| Packet { protocol: 17, to: [192, 0, 2, last].into(), port: None, control: false };
+        let to = |last| Packet { protocol: 17, to: [192, 0, 2, last].into(), port: None, why: Why::Link };
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let told = [(to(1), 0), (to(1), 1), (to(2), 2), (to(1), 59), (to(1), 60), (to(1), 61)];

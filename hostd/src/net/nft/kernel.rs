@@ -23,6 +23,7 @@ pub const EXPR_DATA: c_int = 2;
 pub const DATA_VALUE: c_int = 1;
 pub const DATA_VERDICT: c_int = 2;
 pub const VERDICT_CODE: c_int = 1;
+pub const VERDICT_CHAIN: c_int = 2;
 
 pub const IMMEDIATE_DREG: c_int = 1;
 pub const IMMEDIATE_DATA: c_int = 2;

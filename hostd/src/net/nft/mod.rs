@@ -95,6 +95,13 @@ impl Batch {
         self.add(libc::NFT_MSG_NEWCHAIN, CREATE, chain);
     }
 
+    /// A chain that rules lead to.
+    pub fn branch(&mut self, name: &str) {
+        let chain =
+            Attributes::default().text(kernel::CHAIN_TABLE, self.table).text(kernel::CHAIN_NAME, name);
+        self.add(libc::NFT_MSG_NEWCHAIN, CREATE, chain);
+    }
+
     pub fn rule(&mut self, chain: &str, rule: Rule) {
         let rule = Attributes::default()
             .text(kernel::RULE_TABLE, self.table)

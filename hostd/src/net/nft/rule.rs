@@ -123,11 +123,16 @@ impl Rule {
     }
 
     pub fn accept(self) -> Self {
-        self.verdict(libc::NF_ACCEPT)
+        self.verdict(libc::NF_ACCEPT, Attributes::default())
     }
 
     pub fn drop(self) -> Self {
-        self.verdict(libc::NF_DROP)
+        self.verdict(libc::NF_DROP, Attributes::default())
+    }
+
+    /// Goes on with the rules of another chain.
+    pub fn go_to(self, chain: &str) -> Self {
+        self.verdict(libc::NFT_GOTO, Attributes::default().text(kernel::VERDICT_CHAIN, chain))
     }
 
     /// Says no with an ICMP destination-unreachable of this code.
@@ -155,8 +160,8 @@ impl Rule {
         self.expression("log", log)
     }
 
-    fn verdict(self, code: libc::c_int) -> Self {
-        let code = Attributes::default().number(kernel::VERDICT_CODE, code);
+    fn verdict(self, code: libc::c_int, chain: Attributes) -> Self {
+        let code = chain.number(kernel::VERDICT_CODE, code);
         let verdict = Attributes::default()
             .number(kernel::IMMEDIATE_DREG, libc::NFT_REG_VERDICT)
             .nest(kernel::IMMEDIATE_DATA, Attributes::default().nest(kernel::DATA_VERDICT, code));
