@@ -6,6 +6,7 @@
 //!                        └ judge: policy, and the names that dns resolved
 //! ```
 
+mod addressee;
 mod authority;
 mod dial;
 mod dns;

@@ -113,6 +113,21 @@ fn a_foreign_or_missing_host_does_not_pass_at_an_allowed_address() {
         ("twice", "GET / HTTP/1.1\r\nHost: other.example\r\nHost: evil.example", None),
         ("two in one", "GET / HTTP/1.1\r\nHost: other.example, evil.example", None),
         ("two opinions", "GET http://other.example/ HTTP/1.1\r\nHost: evil.example", None),
+        ("an address of HTTP in a path", "GET /x://other.example/ HTTP/1.0", None),
+        ("a path like one", "GET /x://other.example/ HTTP/1.1\r\nHost: evil.example", Some("evil.example")),
+        ("only in the target", "GET http://other.example/ HTTP/1.1", None),
+        ("another scheme", "GET x://other.example/ HTTP/1.1\r\nHost: other.example", None),
+        ("no scheme", "GET other.example/ HTTP/1.1\r\nHost: other.example", None),
+        ("the other opinions", "GET http://evil.example/ HTTP/1.1\r\nHost: other.example", None),
+        (
+            "credentials that look like a host",
+            "GET http://other.example:80@evil.example/ HTTP/1.1\r\nHost: other.example",
+            None,
+        ),
+        ("in the Host too", "GET / HTTP/1.1\r\nHost: other.example:80@evil.example", None),
+        ("a port that is none", "GET / HTTP/1.1\r\nHost: other.example:evil.example", None),
+        ("the same twice", "GET / HTTP/1.1\r\nHost: other.example\r\nHost: other.example", None),
+        ("two with a port", "GET / HTTP/1.1\r\nHost: other.example:80, evil.example", None),
         ("no HTTP", "\u{16}\u{3}\u{1}garbage", None),
         ("HTTP/2 by prior knowledge", "PRI * HTTP/2.0", None),
     ] {
@@ -126,12 +141,47 @@ fn a_foreign_or_missing_host_does_not_pass_at_an_allowed_address() {
 }
 
 #[test]
+fn a_path_may_have_an_address_in_it() {
+    let (mut world, _server) = world();
+    let plain = Plain::start(&world, "198.51.100.11:80");
+    for line in [
+        "GET /x://evil.example/ HTTP/1.1\r\nHost: other.example",
+        "GET /http://evil.example/ HTTP/1.1\r\nHost: other.example:80",
+        "GET /?to=https://evil.example/ HTTP/1.1\r\nHost: Other.Example",
+        "GET //evil.example/ HTTP/1.1\r\nHost: other.example.",
+        "GET http://other.example/http://evil.example/ HTTP/1.1\r\nHost: other.example",
+        "OPTIONS * HTTP/1.1\r\nHost: other.example",
+    ] {
+        // As the first request of a connection, and as a later one.
+        let head = format!("{line}\r\nConnection: close");
+        let before = plain.seen().len();
+        for (bytes, answers) in [(format!("{head}\r\n\r\n"), 1), (format!("{line}\r\n\r\n{head}\r\n\r\n"), 2)]
+        {
+            let mut stream = world.guest.connect(&format!("{ADDRESS}:80")).unwrap();
+            stream.write_all(bytes.as_bytes()).unwrap();
+            let mut all = String::new();
+            stream.read_to_string(&mut all).unwrap();
+            assert_eq!(all.matches("200 OK").count(), answers, "{line}: {all}");
+            drop(stream);
+            world.allowed("allow other.example");
+        }
+        assert_eq!(plain.seen()[before..], [head.as_str(), line, &head], "as the guest wrote it");
+    }
+}
+
+#[test]
 fn a_later_request_on_a_connection_is_judged_too() {
     let (mut world, _server) = world();
     let plain = Plain::start(&world, "198.51.100.11:80");
     let good = "POST /good HTTP/1.1\r\nHost: other.example\r\nContent-Length: 2\r\n\r\nok";
     for (what, then, reason) in [
         ("foreign", "GET /bad HTTP/1.1\r\nHost: evil.example\r\n\r\n", "evil.example"),
+        (
+            "credentials",
+            "GET http://other.example:80@evil.example/bad HTTP/1.1\r\nHost: other.example\r\n\r\n",
+            "names no host",
+        ),
+        ("a path without Host", "GET /bad/x://other.example/ HTTP/1.1\r\n\r\n", "names no host"),
         ("without Host", "GET /bad HTTP/1.1\r\n\r\n", "names no host"),
         (
             "hidden in two lengths",

@@ -6,10 +6,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use std::{
-    io::Read,
-    time::{Duration, Instant},
-};
+use std::io::Read;
 
 fn world() -> (World, Server) {
     let world = World::new(vec![secret("openai", &["api.example"], vec![header("x-key", "{}")], VALUE)]);
@@ -72,12 +69,10 @@ fn killed_it_comes_back_and_nothing_passes_meanwhile() {
     kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
     assert!(open.read(&mut [0]).map_or(true, |count| count == 0), "its connections end");
     let asked = server.seen().len();
-    let start = Instant::now();
     // Waits in the listener's queue until the next process is there.
     world.guest.curl(&["https://api.example/"]).is("200");
     assert_eq!(server.seen().len(), asked + 1);
     assert_eq!(server.last().headers["x-key"], VALUE);
-    assert!(start.elapsed() < Duration::from_secs(10));
     assert_ne!(world.bridge_pid(), first);
     while !matches!(world.event(), Event::Restarted) {}
     // What was said to the first is known to the second, and it still listens.

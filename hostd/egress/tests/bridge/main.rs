@@ -7,6 +7,8 @@
 
 mod allowlist;
 mod attacks;
+mod echoes;
+mod hosts;
 mod injecting;
 mod life;
 mod limits;

@@ -61,7 +61,7 @@ fn question(name: &str, kind: RecordType) -> Vec<u8> {
 fn socket(world: &World) -> UdpSocket {
     let socket = world.guest.namespace.datagrams(([10, 77, 0, 2], 0).into());
     socket.set_nonblocking(false).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     world.guest.namespace.run(|| socket.connect("192.0.2.53:53").unwrap());
     socket
 }

@@ -5,7 +5,7 @@
 use super::{Connection, by_judgement};
 use crate::{
     bridge::{
-        dial,
+        addressee, dial,
         dns::INFO_HOST,
         machine::Claim,
         refuse::{self, Refused},
@@ -122,22 +122,12 @@ pub fn parse(bytes: &[u8]) -> Head {
         Ok(httparse::Status::Partial) => return Head::Incomplete,
         Err(_) => return Head::NotHttp,
     }
-    let target = request.path.unwrap_or_default();
-    // The target of CONNECT and of a request to a proxy names a host as well.
-    let authority = match target.split_once("://") {
-        Some((_, rest)) => rest.split(['/', '?']).next(),
-        None if request.method == Some("CONNECT") => Some(target),
-        None => None,
-    };
+    let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
     let headers = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
-    let hosts = headers.map(|header| std::str::from_utf8(header.value).unwrap_or_default());
-    let host = |text: &str| text.split(':').next().unwrap_or(text).trim().parse::<HostName>().ok();
-    // Servers differ in which of two they go by, so that two are none.
-    let mut named = authority.into_iter().chain(hosts).map(host);
-    let first = named.next().flatten().filter(|first| named.all(|other| other.as_ref() == Some(first)));
+    let hosts = headers.map(|header| std::str::from_utf8(header.value).ok());
     Head::Request {
-        host: first,
-        get: request.method == Some("GET"),
+        host: addressee::named(method, target, hosts),
+        get: method == "GET",
         root: matches!(target.split('?').next(), Some("/")),
     }
 }
@@ -160,9 +150,15 @@ mod tests {
         for two in [
             "GET http://b.example/ HTTP/1.1\r\nHost: a.example",
             "GET / HTTP/1.1\r\nHost: a.example\r\nHost: b",
+            "GET /x://a.example/ HTTP/1.0",
+            "GET x://a.example/ HTTP/1.1\r\nHost: a.example",
         ] {
             assert_eq!(host(format!("{two}\r\n\r\n").as_bytes()), None, "{two}");
         }
+        assert_eq!(
+            host(b"GET /x://b.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n").as_deref(),
+            Some("a.example")
+        );
         assert_eq!(host(b"CONNECT c.example:443 HTTP/1.1\r\n\r\n").as_deref(), Some("c.example"));
         assert_eq!(host(b"GET / HTTP/1.0\r\n\r\n"), None);
         assert_eq!(host(b"GET / HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n"), None);

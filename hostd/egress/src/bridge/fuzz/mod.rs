@@ -24,7 +24,10 @@ use hickory_proto::{
     op::{Message, MessageType, OpCode, Query, ResponseCode},
     rr::{Name, RecordType},
 };
-use hyper::{HeaderMap, Request, header::AUTHORIZATION};
+use hyper::{
+    HeaderMap, Request,
+    header::{AUTHORIZATION, HOST},
+};
 use std::{
     net::Ipv4Addr,
     sync::Arc,
@@ -193,6 +196,7 @@ fn fuzz_requests() {
         b"Transfer-Encoding: chunked\r\n",
         b"@",
         b"Connection: authorization\r\n",
+        b"Connection: host, content-length\r\n",
         b"https://evil.example",
         b"%0d%0a",
         b" ",
@@ -213,6 +217,11 @@ fn fuzz_requests() {
         let credentials: Vec<_> = parts.headers.get_all(AUTHORIZATION).iter().collect();
         assert_eq!(credentials, [&format!("Bearer {VALUE}")]);
         assert!(plain(&parts.headers) && !parts.headers.contains_key("connection"));
+        let hosts: Vec<_> = parts.headers.get_all(HOST).iter().map(|host| host.to_str().unwrap()).collect();
+        assert!(
+            matches!(*hosts, [host] if host.to_ascii_lowercase().starts_with("api.example")),
+            "{hosts:?}"
+        );
         assert!(
             parts
                 .uri

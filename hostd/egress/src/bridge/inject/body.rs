@@ -236,6 +236,11 @@ impl Scrub {
 }
 
 pub fn scrub_headers(headers: &mut HeaderMap, finder: &Finder, line: &mut Line) {
+    let told: Vec<_> = headers.keys().filter(|name| finder.is_in_name(name.as_str())).cloned().collect();
+    for name in told {
+        headers.remove(name);
+        line.scrubbed();
+    }
     for value in headers.values_mut() {
         if let Some(replaced) = finder.replace(value.as_bytes()) {
             *value = HeaderValue::from_bytes(&replaced).unwrap_or(HeaderValue::from_static(""));

@@ -99,8 +99,11 @@ impl Session {
             return self.switch(response, upgrade, finder, line, &secrets);
         }
         response::scrub(response, &method, finder, line).map_err(|unreadable| {
-            let message = format!("the response is encoded as {}, which cannot be searched", unreadable.0);
-            Refused::new(rule(&secrets), message, "ask the server for another encoding")
+            Refused::new(
+                rule(&secrets),
+                unreadable.0,
+                "ask the server for another encoding, and for all of it",
+            )
         })
     }
 
@@ -144,8 +147,10 @@ impl Session {
         request: &mut Request<Incoming>,
         secrets: &[Arc<Ready>],
     ) -> Result<Option<OnUpgrade>, Refused> {
-        let Some(to) = request.headers().get(UPGRADE) else { return Ok(None) };
-        let websocket = to.as_bytes().eq_ignore_ascii_case(b"websocket");
+        let mut wishes = request.headers().get_all(UPGRADE).iter();
+        let Some(to) = wishes.next() else { return Ok(None) };
+        // Of two the server would choose.
+        let websocket = to.as_bytes().eq_ignore_ascii_case(b"websocket") && wishes.next().is_none();
         if self.http == Http::One && websocket && request.method() == Method::GET {
             return Ok(Some(hyper::upgrade::on(request)));
         }

@@ -1,10 +1,10 @@
 //! The gate before a secret: a request has to be for the host whose TLS it came by.
 
+use crate::bridge::addressee;
 use berth_types::egress::HostName;
 use hyper::{
     Method, Request, Version,
     header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
-    http::uri::Authority,
 };
 
 /// Why a request is for somebody else, or for nobody.
@@ -23,19 +23,21 @@ pub fn check<B>(request: &Request<B>, name: &HostName, port: u16) -> Result<(), 
     if hosts.next().is_some() {
         return Err("the request has two Host headers");
     }
-    let host = match host.map(|host| host.to_str().ok().and_then(|host| host.parse::<Authority>().ok())) {
-        Some(None) => return Err("the Host header cannot be read"),
-        Some(Some(host)) => Some(host),
-        None => None,
+    let is_ours = |authority: &str| {
+        // Mostly it is written as it is in TLS, and need not be read.
+        authority == name.as_str()
+            || addressee::host(authority)
+                .is_some_and(|(host, to)| host == *name && to.is_none_or(|to| to == port))
     };
-    let is_ours = |authority: &Authority| {
-        !authority.as_str().contains('@')
-            && is_name(authority.host(), name)
-            && authority.port_u16().unwrap_or(port) == port
-            && !authority.as_str().ends_with(':')
-    };
+    match uri.scheme_str() {
+        Some(scheme) if !addressee::is_http(scheme) => {
+            return Err("the request's address is not one of HTTP");
+        }
+        None if uri.authority().is_some() => return Err("the request's address has no scheme"),
+        _ => {}
+    }
     match uri.authority() {
-        Some(authority) if !is_ours(authority) => {
+        Some(authority) if !is_ours(authority.as_str()) => {
             return Err("the request's address and its TLS name differ");
         }
         Some(_) => {}
@@ -43,15 +45,10 @@ pub fn check<B>(request: &Request<B>, name: &HostName, port: u16) -> Result<(), 
         None => {}
     }
     match host {
-        Some(host) if !is_ours(&host) => Err("the Host header and the TLS name differ"),
+        Some(host) if !host.to_str().is_ok_and(is_ours) => Err("the Host header and the TLS name differ"),
         None if version != Version::HTTP_2 => Err("the request has no Host header"),
         _ => Ok(()),
     }
-}
-
-/// Mostly it is written as it is in TLS, and need not be read.
-fn is_name(host: &str, name: &HostName) -> bool {
-    host == name.as_str() || host.parse::<HostName>().is_ok_and(|host| host == *name)
 }
 
 #[cfg(test)]
@@ -73,14 +70,28 @@ mod tests {
             assert_eq!(judge(one, "/", &[("host", good)]), Ok(()), "{good}");
         }
         assert_eq!(judge(one, "https://api.example/", &[("host", "api.example")]), Ok(()));
-        for bad in
-            ["evil.example", "api.example:8443", "x@api.example", "api.example.evil", "api.example:", ""]
-        {
+        for bad in [
+            "evil.example",
+            "api.example:8443",
+            "api.example:443@evil.example",
+            "api.example:evil.example",
+            "api.example:65979",
+            "x@api.example",
+            "api.example.evil",
+            "api.example:",
+            "",
+        ] {
             assert!(judge(one, "/", &[("host", bad)]).is_err(), "{bad}");
         }
         assert!(judge(one, "/", &[]).is_err());
         assert!(judge(one, "/", &[("host", "api.example"), ("host", "evil.example")]).is_err());
         assert!(judge(one, "https://evil.example/", &[("host", "api.example")]).is_err());
+        for bad in ["ftp://api.example/", "api.example", "api.example:443", "https://api.example:x/"] {
+            assert!(judge(one, bad, &[("host", "api.example")]).is_err(), "{bad}");
+        }
+        // A path, whatever is in it.
+        assert_eq!(judge(one, "/x://evil.example/", &[("host", "api.example")]), Ok(()));
+        assert!(judge(one, "/x://api.example/", &[("host", "evil.example")]).is_err());
         let two = [("host", "api.example"), ("content-length", "1"), ("transfer-encoding", "chunked")];
         assert!(judge(one, "/", &two).is_err());
     }

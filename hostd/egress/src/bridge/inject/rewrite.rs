@@ -6,9 +6,9 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use hyper::{
     HeaderMap, Version,
     header::{
-        ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HOST, HeaderName,
-        HeaderValue, IF_RANGE, PROXY_AUTHORIZATION, RANGE, SEC_WEBSOCKET_EXTENSIONS, TE, TRANSFER_ENCODING,
-        UPGRADE,
+        ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT,
+        HOST, HeaderName, HeaderValue, IF_RANGE, PROXY_AUTHORIZATION, RANGE, SEC_WEBSOCKET_EXTENSIONS, TE,
+        TRANSFER_ENCODING, UPGRADE,
     },
     http::{request::Parts, uri::PathAndQuery},
 };
@@ -25,6 +25,19 @@ static HOP_BY_HOP: [HeaderName; 4] = [
     PROXY_AUTHORIZATION,
     HeaderName::from_static("http2-settings"),
 ];
+
+/// Headers of the message itself. One that names them among those of the connection would
+/// have them taken out: the server would be asked for no host, and what an answer is
+/// encoded as would not be known.
+static END_TO_END: [HeaderName; 4] = [HOST, CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_TYPE];
+
+/// By which a part of an answer is asked for, whatever the server calls it.
+static PARTS: [HeaderName; 4] =
+    [RANGE, IF_RANGE, HeaderName::from_static("request-range"), HeaderName::from_static("x-ms-range")];
+
+/// In which encodings messages inside of a body are taken.
+static MESSAGE_ENCODINGS: [HeaderName; 2] =
+    [HeaderName::from_static("grpc-accept-encoding"), HeaderName::from_static("connect-accept-encoding")];
 
 /// What a request carries that its secrets do not say: credentials that were
 /// put together from what the guest sent, each with its placeholder.
@@ -56,11 +69,13 @@ pub fn request(parts: &mut Parts, secrets: &[Arc<Ready>], upgrade: bool) -> Resu
         // What comes back has to be readable.
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         // Half a value is no value, and neither is a compressed one.
-        for name in [RANGE, IF_RANGE, SEC_WEBSOCKET_EXTENSIONS] {
+        for name in PARTS.iter().chain([&SEC_WEBSOCKET_EXTENSIONS]) {
             parts.headers.remove(name);
         }
-        if parts.headers.contains_key("grpc-accept-encoding") {
-            parts.headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
+        for name in &MESSAGE_ENCODINGS {
+            if parts.headers.contains_key(name) {
+                parts.headers.insert(name, HeaderValue::from_static("identity"));
+            }
         }
     }
     Ok(extra)
@@ -96,7 +111,7 @@ pub fn strip(headers: &mut HeaderMap, version: Version, upgrade: bool) {
         .filter_map(|name| name.trim().parse().ok())
         .collect();
     for name in listed {
-        if name != UPGRADE || !upgrade {
+        if !END_TO_END.contains(&name) && (name != UPGRADE || !upgrade) {
             headers.remove(name);
         }
     }

@@ -94,7 +94,7 @@ impl Sshd {
         });
         let start = Instant::now();
         while world.servers.run(|| std::net::TcpStream::connect((address, 22)).is_err()) {
-            assert!(start.elapsed() < Duration::from_secs(10), "sshd does not answer");
+            assert!(start.elapsed() < Duration::from_secs(60), "sshd does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
         let public = std::fs::read_to_string(file("host_key.pub")).unwrap();

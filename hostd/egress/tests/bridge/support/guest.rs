@@ -55,7 +55,7 @@ impl Guest {
         let loaded = namespace.run(|| Command::new("nft").arg("-f").arg(&rules).output().unwrap());
         assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
         let resolver = directory.join("resolv.conf");
-        std::fs::write(&resolver, format!("nameserver {GATEWAY}\noptions timeout:3 attempts:1\n")).unwrap();
+        std::fs::write(&resolver, format!("nameserver {GATEWAY}\noptions timeout:20 attempts:1\n")).unwrap();
         let path = directory.join("authority.pem");
         std::fs::write(&path, authority).unwrap();
         Self { namespace, resolver, authority: path }
@@ -85,7 +85,7 @@ impl Guest {
 
     /// `curl` with the status code on a last line of its own.
     pub fn curl(&self, arguments: &[&str]) -> Ran {
-        let mut all = vec!["-sS", "-m", "20", "-w", "\n%{http_code}"];
+        let mut all = vec!["-sS", "-m", "60", "-w", "\n%{http_code}"];
         all.extend(arguments);
         self.run("curl", &all)
     }
@@ -98,8 +98,8 @@ impl Guest {
 
     pub fn connect(&self, to: &str) -> std::io::Result<TcpStream> {
         let to: SocketAddr = to.parse().unwrap();
-        let stream = self.namespace.run(|| TcpStream::connect_timeout(&to, Duration::from_secs(5)))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let stream = self.namespace.run(|| TcpStream::connect_timeout(&to, Duration::from_secs(30)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         Ok(stream)
     }
 }

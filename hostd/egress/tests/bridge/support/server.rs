@@ -194,6 +194,12 @@ impl Server {
             return response;
         }
         let told = format!("{} {:?} {}", uri, parts.headers, String::from_utf8_lossy(&body));
+        let query = uri.split_once('?').map_or("", |(_, query)| query);
+        let named = query.split('&').filter_map(|pair| {
+            let (name, value) = pair.split_once('=')?;
+            Some((name.parse::<HeaderName>().ok()?, value.parse::<HeaderValue>().ok()?))
+        });
+        let named: HeaderMap = named.collect();
         self.note(Seen { version: parts.version, uri, headers: parts.headers, body, client });
         let mut response = Response::new(whole(told.clone()));
         let headers = response.headers_mut();
@@ -238,6 +244,14 @@ impl Server {
                 headers.insert(LOCATION, HeaderValue::from_static("https://other.example/taken"));
                 *response.status_mut() = hyper::StatusCode::FOUND;
             }
+            // The headers that the query names.
+            "/headers" | "/part" => {
+                headers.extend(named);
+                if path == "/part" {
+                    *response.status_mut() = hyper::StatusCode::PARTIAL_CONTENT;
+                }
+            }
+            "/trailers" => *response.body_mut() = frames([Frame::trailers(named)]),
             "/large" => *response.body_mut() = whole(vec![b'x'; 8 << 20]),
             _ => {}
         }
@@ -328,6 +342,10 @@ fn pieces(pieces: impl Iterator<Item = Vec<u8>> + Send + 'static, pause: Duratio
         }
     });
     channel(receiver)
+}
+
+fn frames<const N: usize>(frames: [Frame<Bytes>; N]) -> Body {
+    StreamBody::new(futures_util::stream::iter(frames.map(Ok))).boxed_unsync()
 }
 
 /// Every message back as it comes, and a status in the trailers.

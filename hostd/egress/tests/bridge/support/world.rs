@@ -187,7 +187,7 @@ impl World {
     }
 
     pub fn event(&mut self) -> Event {
-        let next = async { tokio::time::timeout(Duration::from_secs(10), self.events.recv()).await };
+        let next = async { tokio::time::timeout(Duration::from_secs(60), self.events.recv()).await };
         self.runtime.block_on(next).expect("the bridge says something").expect("the bridge is there")
     }
 

@@ -287,6 +287,14 @@ impl Finder {
         }
     }
 
+    /// Is one in the name of a header? Names have lost their capitals.
+    pub fn is_in_name(&self, name: &str) -> bool {
+        let name = escapes::undo(name.as_bytes());
+        let is_in =
+            |needle: &[u8]| name.windows(needle.len()).any(|window| window.eq_ignore_ascii_case(needle));
+        self.needles.iter().any(|needle| is_in(&needle.text))
+    }
+
     fn plain(&self, text: &[u8]) -> usize {
         let pairs = text.iter().zip(text.iter().skip(1));
         pairs.take_while(|(first, second)| !self.pairs.has(**first, **second)).count()

@@ -71,6 +71,17 @@ fn the_longest_wins_and_ends_are_not_lost() {
 }
 
 #[test]
+fn names_of_headers_are_searched_without_their_capitals() {
+    let finder = finder_of(&[b"Sk-Live_0123/X"]);
+    for name in ["sk-live_0123%2fx", "x-meta-sk-live_0123%2fx", "SK-LIVE_0123%2FX", "u2sttgl2zv8wmtizl1g"] {
+        assert!(finder.is_in_name(name), "{name}");
+    }
+    for name in ["", "x", "sk-live", "sk-live_0123-x", "content-type"] {
+        assert!(!finder.is_in_name(name), "{name}");
+    }
+}
+
+#[test]
 fn an_event_is_not_late() {
     let mut stream = Stream::new(finder(), Style::Text);
     for (piece, wanted) in [
