@@ -91,6 +91,13 @@ fn attack_all() -> io::Result<()> {
     report("writes to its program", name(File::options().append(true).open(own)))?;
     report("becomes root", called(|| unsafe { libc::syscall(libc::SYS_setresuid, 0, 0, 0) }))?;
     report("makes a user namespace", called(|| unsafe { libc::unshare(libc::CLONE_NEWUSER) }.into()))?;
+    report("makes a process in a user namespace", called(|| clone_into(libc::CLONE_NEWUSER)))?;
+    report("makes a process in a network namespace", called(|| clone_into(libc::CLONE_NEWNET)))?;
+    let clone3 = || unsafe { libc::syscall(libc::SYS_clone3, 0_usize, 0_usize) };
+    report("makes a process with flags in memory", called(clone3))?;
+    let mut ring = [0_u8; 120];
+    let io_uring = || unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, ring.as_mut_ptr()) };
+    report("makes a ring of system calls", called(io_uring))?;
     report("mounts", name(rustix::mount::mount_bind("/dev", "/usr").map_err(io::Error::from)))?;
     report(
         "loads a program into the kernel",
@@ -122,6 +129,17 @@ fn name<T>(result: io::Result<T>) -> String {
 fn called(call: impl FnOnce() -> i64) -> String {
     let result = call();
     name(if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) })
+}
+
+/// The child of a call that is not refused ends at once.
+fn clone_into(namespace: libc::c_int) -> i64 {
+    // SAFETY: without a stack of its own the child has a copy of this one's, as of a fork.
+    let child = unsafe { libc::syscall(libc::SYS_clone, namespace | libc::SIGCHLD, 0, 0, 0, 0) };
+    if child == 0 {
+        // SAFETY: takes a number, and runs nothing of this process's.
+        unsafe { libc::_exit(0) };
+    }
+    child
 }
 
 fn list(directory: &str) -> String {

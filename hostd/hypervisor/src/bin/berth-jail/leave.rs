@@ -16,7 +16,8 @@ use rustix::{
     },
 };
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
 };
 use std::{
     collections::BTreeMap,
@@ -48,6 +49,9 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_fsopen,
     libc::SYS_fspick,
     libc::SYS_init_module,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
     libc::SYS_kcmp,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
@@ -98,8 +102,9 @@ pub fn execute(order: Order, descriptors: Vec<OwnedFd>) -> Result<Infallible, St
     limit(order.limits).map_err(|error| format!("setting limits: {error}"))?;
     // 2. Every privilege.
     unprivileged(order.uid, &order.groups).map_err(|error| format!("giving up privileges: {error}"))?;
-    let filter = filter().map_err(|error| format!("making a filter: {error}"))?;
-    seccompiler::apply_filter(&filter).map_err(|error| format!("setting a filter: {error}"))?;
+    for filter in filters().map_err(|error| format!("making a filter: {error}"))? {
+        seccompiler::apply_filter(&filter).map_err(|error| format!("setting a filter: {error}"))?;
+    }
     // 3. Itself.
     let (name, arguments) = order.arguments.split_first().ok_or("the program has no name")?;
     let mut program = Command::new(&order.program);
@@ -161,13 +166,36 @@ fn unprivileged(uid: u32, groups: &[u32]) -> Result<(), Errno> {
     set_no_new_privs(true)
 }
 
+/// A namespace of a user's own comes with every capability in it, also where none can be
+/// gained.
+const NAMESPACES: [libc::c_int; 7] = [
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWNET,
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWUTS,
+];
+
 /// A socket of any kind but the local one is refused too: a hypervisor has its links and
-/// its control socket as descriptors.
-fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
+/// its control socket as descriptors. `clone3` has its flags in memory, where no filter
+/// sees them: it is said not to be there, and libc takes `clone`.
+fn filters() -> Result<[BpfProgram; 2], BackendError> {
+    use SeccompCmpOp::{MaskedEq, Ne};
+    let when = |argument: u8, is: SeccompCmpOp, value: libc::c_int| {
+        let value = u64::from(value.unsigned_abs());
+        SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value)?])
+    };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
-    let local = u64::from(libc::AF_UNIX.unsigned_abs());
-    let foreign = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, local)?;
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![foreign])?]);
-    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    rules.insert(libc::SYS_socket, vec![when(0, Ne, libc::AF_UNIX)?]);
+    let makes = |flag: libc::c_int| when(0, MaskedEq(u64::from(flag.unsigned_abs())), flag);
+    rules.insert(libc::SYS_clone, NAMESPACES.into_iter().map(makes).collect::<Result<_, _>>()?);
+    let missing = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    Ok([program(missing, libc::ENOSYS)?, program(rules, libc::EPERM)?])
+}
+
+fn program(rules: BTreeMap<i64, Vec<SeccompRule>>, error: libc::c_int) -> Result<BpfProgram, BackendError> {
+    let refuse = SeccompAction::Errno(error.unsigned_abs());
     SeccompFilter::new(rules, SeccompAction::Allow, refuse, std::env::consts::ARCH.try_into()?)?.try_into()
 }
