@@ -143,7 +143,7 @@ impl Driver for Fake {
         Ok(self.supervise(launch.id, process, paused, launch.directory, launch.socket))
     }
 
-    async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error> {
+    async fn adopt(&self, known: Known, _uid: u32) -> Result<Option<Arc<dyn Vm>>, Error> {
         let process = Process::find(known.pid, known.started)?;
         Ok(process.map(|process| {
             let paused = process.is_stopped();

@@ -157,9 +157,10 @@ pub trait Driver: Send + Sync + 'static {
     /// guest may still be booting.
     async fn start(&self, launch: Launch) -> Result<Arc<dyn Vm>, Error>;
 
-    /// Finds a hypervisor again. `None`: that process is gone, or it had not come
-    /// so far that it could go on, and was ended.
-    async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error>;
+    /// Finds a hypervisor again, of a machine with this user id. `None`: that process is
+    /// gone, or it had not come so far that it could go on, and was ended. One that is not
+    /// confined as this version starts them is ended too, and refused.
+    async fn adopt(&self, known: Known, uid: u32) -> Result<Option<Arc<dyn Vm>>, Error>;
 }
 
 #[async_trait::async_trait]

@@ -2,7 +2,7 @@
 //! is, and nothing stays of a start that fails. Nothing ties its life to hostd's.
 
 use crate::{
-    Error, Launch, Origin,
+    Error, Known, Launch, Origin,
     files::{self, CONSOLE, LOG},
     jail::{Jail, Program},
     process::Process,
@@ -44,15 +44,8 @@ impl Newborn {
 
     /// Looks at every thread of its process. To be asked before a guest runs in it:
     /// dropped after a refusal, it is gone.
-    pub(crate) fn confined(&self, expected: &Expected<'_>) -> Result<(), Error> {
-        const OPERATION: &str = "looking at the hypervisor's confinement";
-        let Some(process) = &self.process else { return Ok(()) };
-        let checked =
-            expected.check(process.pid()).map_err(|source| Error::Io { operation: OPERATION, source })?;
-        checked.map_err(|unconfined| {
-            tracing::error!(pid = process.pid(), %unconfined, "a hypervisor is not confined, and is ended");
-            Error::Refused { operation: OPERATION, message: unconfined.to_string() }
-        })
+    pub(crate) fn confined(&self, expected: &Expected) -> Result<(), Error> {
+        self.process.as_ref().map_or(Ok(()), |process| confined(process, expected))
     }
 
     pub(crate) fn process(&self) -> Option<&Process> {
@@ -90,13 +83,39 @@ impl Drop for Newborn {
 }
 
 /// What each thread of a machine's process has to have.
-pub(crate) fn expected<'a>(
-    launch: &Launch,
-    device_group: Option<u32>,
-    unfiltered: Option<&'a str>,
-) -> Result<Expected<'a>, Error> {
-    Expected::new(launch.uid, device_group, launch.netns.as_fd(), unfiltered)
+pub(crate) fn expected(launch: &Launch, device_group: Option<u32>) -> Result<Expected, Error> {
+    Expected::started(launch.uid, device_group, launch.netns.as_fd())
         .map_err(|source| Error::Io { operation: "looking at the machine's network namespace", source })
+}
+
+const LOOKING: &str = "looking at the hypervisor's confinement";
+
+fn confined(process: &Process, expected: &Expected) -> Result<(), Error> {
+    let checked = expected.check(process.pid()).map_err(|source| Error::Io { operation: LOOKING, source })?;
+    checked.map_err(|unconfined| {
+        tracing::error!(pid = process.pid(), %unconfined, "a hypervisor is not confined, and is ended");
+        Error::Refused { operation: LOOKING, message: unconfined.to_string() }
+    })
+}
+
+/// Looks at every thread of a process that an earlier hostd started. If that was of a
+/// version that confined less, the process is ended: no guest is to run in it.
+pub(crate) async fn confined_or_ended(
+    process: &Process,
+    known: &Known,
+    uid: u32,
+    device_group: Option<u32>,
+) -> Result<(), Error> {
+    let expected = Expected::found(uid, device_group);
+    let expected = expected.map_err(|source| Error::Io { operation: LOOKING, source })?;
+    let checked = confined(process, &expected);
+    match &checked {
+        Err(Error::Refused { .. }) => crate::end(known).await?,
+        // It may be about to end, which the driver finds out.
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        _ => {}
+    }
+    checked
 }
 
 /// The files that a start begins with.

@@ -93,7 +93,7 @@ impl Task {
         Unconfined { tid: self.tid, name, what: what.into() }
     }
 
-    fn check(&self, expected: &Expected<'_>) -> Result<(), Unconfined> {
+    fn check(&self, expected: &Expected) -> Result<(), Unconfined> {
         for ids in ["Uid", "Gid"] {
             if !self.has_only(ids, expected.uid) {
                 return Err(self.unconfined(format!("has {ids} {}", self.field(ids))));
@@ -112,8 +112,11 @@ impl Task {
         if self.field("NoNewPrivs") != "1" {
             return Err(self.unconfined("may gain privileges"));
         }
+        if self.field("Seccomp") != "2" {
+            return Err(self.unconfined("has no filter of system calls"));
+        }
         let netns = self.namespace("net").map_err(|error| self.unconfined(error.to_string()))?;
-        if netns != expected.netns {
+        if expected.netns.is_some_and(|expected| netns != expected) {
             return Err(self.unconfined("is in another network namespace"));
         }
         for (name, hosts) in &expected.hosts {
@@ -126,55 +129,42 @@ impl Task {
     }
 }
 
-/// Namespaces that a jail has beside the machine's network.
-const JAILED: [&str; 4] = ["ipc", "mnt", "pid", "uts"];
+/// Namespaces of a hypervisor: four of its jail, and its machine's network.
+const JAILED: [&str; 5] = ["ipc", "mnt", "net", "pid", "uts"];
 
 /// What every thread of a hypervisor has to have.
 #[derive(Clone, Debug)]
-pub struct Expected<'a> {
-    pub uid: u32,
+pub struct Expected {
+    uid: u32,
     /// The only group beside its own that it may be in.
-    pub device_group: Option<u32>,
-    /// Device and number of its network namespace.
-    pub netns: (u64, u64),
+    device_group: Option<u32>,
+    /// Device and number of its network namespace, where that is known.
+    netns: Option<(u64, u64)>,
     /// This process's own namespaces, by name: a hypervisor is in none of them.
-    pub hosts: Vec<(&'static str, (u64, u64))>,
-    /// The first thread of Cloud Hypervisor only waits for the others, and has no
-    /// filter of its own.
-    pub unfiltered: Option<&'a str>,
+    hosts: Vec<(&'static str, (u64, u64))>,
 }
 
-impl<'a> Expected<'a> {
-    pub fn new(
-        uid: u32,
-        device_group: Option<u32>,
-        netns: BorrowedFd<'_>,
-        unfiltered: Option<&'a str>,
-    ) -> io::Result<Self> {
+impl Expected {
+    /// Of a hypervisor that was started for a network.
+    pub fn started(uid: u32, device_group: Option<u32>, netns: BorrowedFd<'_>) -> io::Result<Self> {
         let netns = fstat(netns)?;
+        Ok(Self { netns: Some((netns.st_dev, netns.st_ino)), ..Self::found(uid, device_group)? })
+    }
+
+    /// Of a hypervisor that an earlier hostd started, perhaps an earlier version.
+    pub fn found(uid: u32, device_group: Option<u32>) -> io::Result<Self> {
         let own = |name| {
             let found = statat(CWD, PathBuf::from("/proc/self/ns").join(name), AtFlags::empty())?;
             Ok((name, (found.st_dev, found.st_ino)))
         };
         let hosts = JAILED.map(own).into_iter().collect::<io::Result<_>>()?;
-        Ok(Self { uid, device_group, netns: (netns.st_dev, netns.st_ino), hosts, unfiltered })
+        Ok(Self { uid, device_group, netns: None, hosts })
     }
 
     /// Whether each thread of a process is confined. Threads that come later have what
     /// the one has that makes them, and nothing can be regained.
     pub fn check(&self, pid: i32) -> io::Result<Result<(), Unconfined>> {
-        let tasks = of(pid)?;
-        let first = u32::try_from(pid).unwrap_or_default();
-        Ok(tasks.iter().try_for_each(|task| {
-            task.check(self)?;
-            let waits = task.tid == first && self.unfiltered == Some(task.name.as_str());
-            let worker = task.name.starts_with("kvm-nx");
-            if task.field("Seccomp") == "2" || waits || worker {
-                Ok(())
-            } else {
-                Err(task.unconfined("has no filter of system calls"))
-            }
-        }))
+        Ok(of(pid)?.iter().try_for_each(|task| task.check(self)))
     }
 }
 
@@ -189,14 +179,8 @@ mod tests {
     /// In this test's own namespace.
     fn checked(status: &str) -> Result<(), Unconfined> {
         let task = Task::parse("/proc/self".into(), status).unwrap();
-        let netns = task.namespace("net").unwrap();
-        task.check(&Expected {
-            uid: 700_001,
-            device_group: Some(104),
-            netns,
-            hosts: Vec::new(),
-            unfiltered: None,
-        })
+        let netns = Some(task.namespace("net").unwrap());
+        task.check(&Expected { uid: 700_001, device_group: Some(104), netns, hosts: Vec::new() })
     }
 
     #[test]
@@ -215,6 +199,7 @@ mod tests {
             ("CapBnd:\t0000000000000000", "CapBnd:\t000001ffffffffff", "CapBnd"),
             ("CapAmb:\t0000000000000000\n", "", "CapAmb"),
             ("NoNewPrivs:\t1", "NoNewPrivs:\t0", "privileges"),
+            ("Seccomp:\t2", "Seccomp:\t0", "no filter"),
         ] {
             let status = CONFINED.replacen(is, would_be, 1);
             let error = checked(&status).expect_err(told).to_string();
@@ -225,9 +210,8 @@ mod tests {
     #[test]
     fn one_in_a_namespace_of_the_hosts_is_told() {
         let task = Task::parse("/proc/self".into(), CONFINED).unwrap();
-        let netns = task.namespace("net").unwrap();
         let hosts = vec![("mnt", task.namespace("mnt").unwrap())];
-        let expected = Expected { uid: 700_001, device_group: Some(104), netns, hosts, unfiltered: None };
+        let expected = Expected { uid: 700_001, device_group: Some(104), netns: None, hosts };
         assert!(task.check(&expected).unwrap_err().to_string().contains("mnt namespace"));
     }
 
@@ -239,7 +223,7 @@ mod tests {
         let tasks = of(own.try_into().unwrap()).unwrap();
         assert!(tasks.len() > 1 && tasks.iter().any(|task| task.tid == own));
         let netns = fs::File::open("/proc/self/ns/net").unwrap();
-        let expected = Expected::new(700_001, None, std::os::fd::AsFd::as_fd(&netns), None).unwrap();
+        let expected = Expected::started(700_001, None, std::os::fd::AsFd::as_fd(&netns)).unwrap();
         assert!(expected.check(own.try_into().unwrap()).unwrap().is_err());
         drop(end);
         assert!(thread.join().unwrap());

@@ -56,6 +56,7 @@ const GUEST_CASES: &[(&str, Case)] = &[
     ("guest_panic", endings::guest_panic),
     ("guest_power_off", endings::guest_power_off),
     ("guest_reboot", endings::guest_reboot),
+    ("an_unconfined_process_is_ended", adoption::an_unconfined_process_is_ended),
     ("adopted_guest_power_off", adoption::adopted_guest_power_off),
     ("one_disk_one_machine", faults::one_disk_one_machine),
     ("missing_kernel", faults::missing_kernel),

@@ -137,7 +137,7 @@ async fn adopt(host: &Host, record: &Machine, mut processes: Vec<Hypervisor>) ->
         Some(runtime) => host.networks.find(&runtime.netns).await.unwrap_or_default(),
         None => None,
     };
-    match (host.driver.adopt(known(host, &record.id, first)).await, network) {
+    match (host.driver.adopt(known(host, &record.id, first), record.uid).await, network) {
         (Ok(Some(vm)), Some(network)) => {
             tracing::info!(machine = %record.id, pid = first.pid, "adopted a running machine");
             Some(Beginning::Adopted(vm, network))

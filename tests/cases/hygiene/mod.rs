@@ -289,9 +289,7 @@ fn in_thread(task: &Task, own: &Task, table: &Table) -> Result<Vec<String>> {
     }
     let privileges = task.field("NoNewPrivs") == "1";
     expect(privileges || !table.no_new_privileges, "may gain privileges".to_owned());
-    // KVM's worker is the kernel's, and the first thread of Cloud Hypervisor waits for others.
-    let exempt = task.name.starts_with("kvm-nx") || task.name == "cloud-hyperviso";
-    let filter = task.field("Seccomp") == "2" || exempt;
+    let filter = task.field("Seccomp") == "2";
     expect(filter || !table.filtered, "has no filter of system calls".to_owned());
     // QEMU keeps signals from its workers, for its first thread to take.
     let worker = table.filtered && table.unblocked != !0 && own_number(task)? != task.tid;

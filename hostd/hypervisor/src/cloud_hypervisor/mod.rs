@@ -24,6 +24,7 @@ use crate::{
     jail::{Jail, wire::Room},
     kvm,
     process::Process,
+    spawn,
 };
 use berth_types::ByteSize;
 use std::{
@@ -111,8 +112,9 @@ impl Driver for CloudHypervisor {
         Ok(vm::CloudVm::start(self.clone(), launch).await?)
     }
 
-    async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error> {
+    async fn adopt(&self, known: Known, uid: u32) -> Result<Option<Arc<dyn Vm>>, Error> {
         let Some(process) = Process::find(known.pid, known.started)? else { return Ok(None) };
+        spawn::confined_or_ended(&process, &known, uid, self.device_group).await?;
         match vm::CloudVm::adopt(self, process, known).await {
             Ok(vm) => Ok(Some(vm)),
             Err(Error::Gone(_)) => Ok(None),

@@ -25,9 +25,6 @@ use std::{
 };
 use tokio::{sync::Mutex, time::timeout};
 
-/// It waits for the others, and has no filter of its own.
-const FIRST_THREAD: &str = "cloud-hyperviso";
-
 #[derive(Debug)]
 pub(super) struct CloudVm {
     supervised: Supervised,
@@ -41,7 +38,7 @@ impl CloudVm {
     pub(super) async fn start(driver: CloudHypervisor, mut launch: Launch) -> Result<Arc<Self>, Error> {
         let laid_out = launch.take_laid_out();
         let socket = launch.socket.clone();
-        let expected = spawn::expected(&launch, driver.device_group, Some(FIRST_THREAD))?;
+        let expected = spawn::expected(&launch, driver.device_group)?;
         let clock = Instant::now();
         let (driver, launch, begun) = blocking("starting the hypervisor", move || {
             let begun = start::start(&driver, &launch)?;

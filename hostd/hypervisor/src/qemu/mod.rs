@@ -12,7 +12,7 @@ mod realtime;
 mod start;
 mod vm;
 
-use crate::{Capabilities, Driver, Error, Known, Launch, Vm, files, jail::Jail, process::Process};
+use crate::{Capabilities, Driver, Error, Known, Launch, Vm, files, jail::Jail, process::Process, spawn};
 use detect::Accelerator;
 use std::{
     path::{Path, PathBuf},
@@ -145,8 +145,9 @@ impl Driver for Qemu {
         Ok(vm::QemuVm::start(self.clone(), launch).await?)
     }
 
-    async fn adopt(&self, known: Known) -> Result<Option<Arc<dyn Vm>>, Error> {
+    async fn adopt(&self, known: Known, uid: u32) -> Result<Option<Arc<dyn Vm>>, Error> {
         let Some(process) = Process::find(known.pid, known.started)? else { return Ok(None) };
+        spawn::confined_or_ended(&process, &known, uid, self.device_group).await?;
         match vm::QemuVm::adopt(self, process, known).await {
             Ok(vm) => Ok(Some(vm)),
             Err(Error::Gone(_)) => Ok(None),

@@ -78,7 +78,7 @@ impl QemuVm {
         turn: Option<Turn>,
     ) -> Result<(Arc<Self>, Option<Raised>), Error> {
         let (directory, socket) = (launch.directory.clone(), launch.socket.clone());
-        let expected = spawn::expected(launch, qemu.device_group, None)?;
+        let expected = spawn::expected(launch, qemu.device_group)?;
         let clock = Instant::now();
         let starting = (qemu.clone(), Arc::clone(launch));
         let newborn = tokio::task::spawn_blocking(move || start::start(&starting.0, &starting.1))
