@@ -124,7 +124,7 @@ fn rsync_sends_nothing_twice(context: &Context) -> Result<()> {
     }
     let send = || {
         let options = ["-a", "--out-format=%n", "tree"];
-        remote.rsync(&options).arg(remote.path("")).directory(&local).limit(Duration::from_secs(180)).ok()
+        remote.rsync(&options).arg(remote.path("")).directory(&local).limit(Duration::from_secs(600)).ok()
     };
     let first = send()?;
     ensure!(first.text().lines().count() >= 5000, "the first sent too little: {}", first.report());

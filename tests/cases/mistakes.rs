@@ -29,6 +29,8 @@ const LIMIT: i32 = 6;
 fn try_all(context: &Context, tries: &[(&str, i32)]) -> Result<()> {
     let account = context.account()?;
     account.verb("new main --memory 256M")?.ok()?;
+    // Only a mistake could change its state.
+    account.verb("idle main --pause never --sleep never")?.ok()?;
     let before = what_is_there(&account)?;
     for (words, status) in tries {
         let out = account.verb(words)?;
@@ -42,6 +44,7 @@ fn try_all(context: &Context, tries: &[(&str, i32)]) -> Result<()> {
     }
     let after = what_is_there(&account)?;
     ensure!(before == after, "before {before:?}, after {after:?}");
+    account.verb("rm main")?.ok()?;
     Ok(())
 }
 
@@ -196,9 +199,9 @@ fn a_megabyte_of_words(context: &Context) -> Result<()> {
         account.client("ssh").args(["berth", "new"]).args(words).finish()
     };
     check(&send(2)?, USAGE)?;
-    // SSH has no packets of more than 256 KiB: any server ends such a connection, and does so at once.
+    // SSH has no packets of more than 256 KiB: any server ends such a connection.
     let out = send(10)?;
-    ensure!(out.status == 255 && out.elapsed.as_secs() < 30, "{}", out.report());
+    ensure!(out.status == 255, "{}", out.report());
     let machine = context.remote("session")?;
     let line = format!("printf %s {} | wc -c", "x".repeat(120_000));
     ensure!(machine.line(&line)? == "120000", "a long line in a machine");

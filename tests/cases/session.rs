@@ -71,7 +71,7 @@ fn a_killed_command_is_128_and_the_signal(context: &Context) -> Result<()> {
 
 fn random_bytes_come_back_identical(context: &Context) -> Result<()> {
     let bytes = random(100 << 20)?;
-    let back = remote(context)?.ssh(&[]).arg("cat").input(&bytes)?.limit(3 * MINUTE).ok()?;
+    let back = remote(context)?.ssh(&[]).arg("cat").input(&bytes)?.limit(10 * MINUTE).ok()?;
     ensure!(back.stdout.len() == bytes.len(), "{} of {} bytes", back.stdout.len(), bytes.len());
     ensure!(back.stdout == bytes, "the bytes differ");
     ensure!(back.stderr.is_empty(), "{}", back.errors());
@@ -118,7 +118,7 @@ fn a_slow_reader_loses_nothing_and_stalls_nobody(context: &Context) -> Result<()
         remote.target(),
         fifo.display()
     );
-    let slow = remote.account().program("sh").arg("-c").arg(line).start()?;
+    let slow = remote.account().program("sh").arg("-c").arg(line).limit(10 * MINUTE).start()?;
     let mut reader = File::open(&fifo)?;
     let mut first = [0];
     reader.read_exact(&mut first)?;

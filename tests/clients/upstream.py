@@ -25,6 +25,8 @@ import time
 import grpc
 
 directory = sys.argv[1]
+# Events that a client says it has seen.
+seen = threading.Semaphore(0)
 
 
 def expected(name):
@@ -60,6 +62,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.websocket()
         if path == "/sse":
             return self.events()
+        if path == "/seen":
+            seen.release()
+            return self.answer(200, "go on\n")
         if path == "/redirect":
             return self.answer(302, "", [("Location", self.headers["X-Where"])])
         if path == "/echo":
@@ -94,7 +99,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             event = f"data: {number} {good} {time.time()}\n\n".encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
             self.wfile.flush()
-            time.sleep(0.2)
+            # The next one only when this one was seen.
+            if not seen.acquire(timeout=60):
+                self.close_connection = True
+                return
         self.wfile.write(b"0\r\n\r\n")
 
     def websocket(self):

@@ -235,8 +235,11 @@ async fn idle_machines_pause_then_sleep_and_busy_ones_do_not() {
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
-    let policy = IdlePolicy { pause: Some(Span::seconds(1)), sleep: Some(Span::seconds(2)) };
-    world.ask(Request::Idle { name: named("dev"), policy: Some(policy) }).await.unwrap();
+    let rest = async |sleep| {
+        let policy = IdlePolicy { pause: Some(Span::seconds(1)), sleep };
+        world.ask(Request::Idle { name: named("dev"), policy: Some(policy) }).await.unwrap();
+    };
+    rest(None).await;
     let why = async || match world.ask(Request::Why { name: named("dev") }).await {
         Ok(Reply::Why(why)) => why.reason,
         other => panic!("no why: {other:?}"),
@@ -249,6 +252,8 @@ async fn idle_machines_pause_then_sleep_and_busy_ones_do_not() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     assert!(machine.record().runtime.as_ref().unwrap().pid > 0);
+    // Only now: it may be asleep before anybody has seen that it is paused.
+    rest(Some(Span::seconds(2))).await;
     while machine.record().state != State::Asleep {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
@@ -287,7 +292,7 @@ async fn a_schedule_wakes_and_a_ttl_removes() {
     }
     assert_eq!(machine.record().schedule, None);
     let mut short = super::spec("short");
-    short.ttl = Some(Span::seconds(1));
+    short.ttl = Some(Span::seconds(5));
     world.ask(Request::New { spec: short }).await.unwrap();
     while world.host.fleet.is_taken(&world.user, &named("short")) {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;

@@ -2,7 +2,9 @@
 
 use super::{curl, fresh_value, welcomed};
 use crate::context::{Case, Context};
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use berth_tests::eventually;
+use std::time::Duration;
 
 pub const CASES: &[Case] = crate::cases! {
     Service:
@@ -27,7 +29,7 @@ for name, rest in (
     ("lf", b"X: a\nContent-Length: 5\n\nhello"),
     ("extension", chunked + b"\r\n5;a=b\r\nhello\r\n0\r\n\r\n"),
 ):
-    plain = socket.create_connection(("smuggle.upstream.example", 443), 20)
+    plain = socket.create_connection(("smuggle.upstream.example", 443), 60)
     tls = ssl.create_default_context().wrap_socket(plain, server_hostname="smuggle.upstream.example")
     good = b"GET /smuggle HTTP/1.1\r\nHost: smuggle.upstream.example\r\n\r\n"
     tls.sendall(good + head + rest + good)
@@ -57,15 +59,16 @@ fn requests_are_not_smuggled(context: &Context) -> Result<()> {
     let wanted: Vec<String> = attacks.iter().map(|(name, _)| format!("{name} 1 1 1")).collect();
     let said = dev.exec("python3 smuggle.py")?;
     ensure!(said.line() == wanted.join("\n"), "{}", said.report());
-    let decisions = world.decisions("dev")?;
     for (name, reason) in attacks {
-        let noted = decisions.iter().any(|entry| {
-            let has = |key: &str, part: &str| {
-                entry.get(key).and_then(|value| value.as_str()).is_some_and(|value| value.contains(part))
-            };
-            has("rule", "secret smuggled") && has("verdict", "refused") && has("reason", reason)
-        });
-        ensure!(noted, "the log has nothing of {name}: {decisions:#?}");
+        eventually(&format!("a line of {name} in the log"), Duration::from_secs(60), || {
+            Ok(world.decisions("dev")?.iter().any(|entry| {
+                let has = |key: &str, part: &str| {
+                    entry.get(key).and_then(|value| value.as_str()).is_some_and(|value| value.contains(part))
+                };
+                has("rule", "secret smuggled") && has("verdict", "refused") && has("reason", reason)
+            }))
+        })
+        .with_context(|| format!("{:#?}", world.decisions("dev")))?;
     }
     Ok(())
 }
@@ -134,7 +137,7 @@ fn nothing_of_the_host_is_reached(context: &Context) -> Result<()> {
     targets.extend(names.map(|name| (name.to_owned(), gateway_port)));
     let tries: Vec<String> = targets
         .iter()
-        .map(|(to, port)| format!("echo {to} $(timeout 8 nc -d -w 5 {to} {port} 2>/dev/null | wc -c)"))
+        .map(|(to, port)| format!("echo {to} $(timeout 60 nc -d -w 5 {to} {port} 2>/dev/null | wc -c)"))
         .collect();
     let said = dev.line(&format!("{} & wait", tries.join(" & ")))?;
     for line in said.lines() {

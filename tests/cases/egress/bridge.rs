@@ -53,10 +53,10 @@ fn a_killed_bridge_comes_back_and_nothing_passes_meanwhile(context: &Context) ->
     kill(first, Signal::SIGKILL)?;
     eventually(
         "another bridge",
-        Duration::from_secs(30),
+        Duration::from_secs(90),
         || Ok(bridge(world).is_ok_and(|now| now != first)),
     )?;
-    eventually("machines to be served again", Duration::from_secs(60), || {
+    eventually("machines to be served again", Duration::from_secs(180), || {
         Ok(curl(&dev, url)?.line() == "welcome")
     })
     .context("with the same secrets as before")

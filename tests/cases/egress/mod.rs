@@ -94,10 +94,10 @@ impl World {
         self.logged(machine, &[("verdict", "refused")], host, None)
     }
 
-    /// The log has, or will have at once, a line of this host or address, with these words.
+    /// The log has, or will have soon, a line of this host or address, with these words.
     fn logged(&self, machine: &str, words: &[(&str, &str)], host: &str, port: Option<u16>) -> Result<()> {
         let what = format!("a line of {host} {port:?} with {words:?} in the log of {machine}");
-        eventually(&what, Duration::from_secs(10), || {
+        eventually(&what, Duration::from_secs(60), || {
             let decisions = self.decisions(machine)?;
             Ok(decisions.iter().any(|entry| {
                 let is = |key: &str, value: &str| entry.get(key).and_then(Value::as_str) == Some(value);
@@ -111,7 +111,7 @@ impl World {
 
 /// What a machine's curl prints, whatever comes of it.
 fn curl(remote: &Remote, words: &str) -> Result<Output> {
-    remote.run(&format!("curl -sS --max-time 20 {words}"))
+    remote.run(&format!("curl -sS --max-time 60 {words}"))
 }
 
 fn welcomed(remote: &Remote, words: &str) -> Result<()> {

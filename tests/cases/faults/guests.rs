@@ -62,7 +62,7 @@ fn a_machine_writes_on_when_its_caches_are_gone(context: &Context) -> Result<()>
     let thirsty = account.at("thirsty");
     thirsty.exec("sync; echo 3 | sudo tee /proc/sys/vm/drop_caches")?;
     let write = "dd if=/dev/urandom of=data bs=1M count=8 conv=fsync 2>/dev/null && sync";
-    thirsty.ssh(&[]).arg(write).limit(MINUTE).finish()?.ok()?;
+    thirsty.ssh(&[]).arg(write).limit(3 * MINUTE).finish()?.ok()?;
     let console = account.verb("info thirsty --console")?.ok()?.text();
     ensure!(!console.contains("BUG:") && !console.contains("Oops"), "{console}");
     Ok(())
@@ -94,7 +94,7 @@ fn a_killed_hypervisor_loses_no_synced_file(context: &Context) -> Result<()> {
 }
 
 fn a_guest_that_hangs_is_found_out(context: &Context) -> Result<()> {
-    context.with_service(&Settings::default().set("machine.silence_timeout", "5s"), |service| {
+    context.with_service(&Settings::default().set("machine.silence_timeout", "20s"), |service| {
         let account = service.account(context.scratch())?;
         let bystander = two(&account)?;
         signal(hypervisor(service, &account, "broken")?, Signal::SIGSTOP)?;

@@ -53,7 +53,8 @@ fn a_full_pool_refuses_new_work_only(context: &Context) -> Result<()> {
         ensure!(refused.errors().contains("berth: "), "{}", refused.report());
         let after = account.verb("ls --json")?.ok()?.json()?;
         ensure!(after.as_array().map(Vec::len) == before.as_array().map(Vec::len), "half-made: {after}");
-        main.exec("head -c 100000000 /dev/urandom > data && sync").context("a running machine writes")?;
+        let write = "dd if=/dev/zero of=data bs=1M count=96 conv=fsync 2>/dev/null";
+        main.ssh(&[]).arg(write).limit(5 * MINUTE).ok().context("a running machine writes")?;
         ensure!(boot_id(&main)? == boot, "it was booted again");
         fs::remove_file(filler)?;
         account.verb("new more --memory 256M")?.ok().context("after there is room again")?;
@@ -116,9 +117,9 @@ fn whoever_fills_the_pool_stands_still(context: &Context) -> Result<()> {
         let writing = greedy
             .ssh(&[])
             .arg("dd if=/dev/zero of=data bs=1M count=600 conv=fsync 2>/dev/null && echo written")
-            .limit(5 * MINUTE)
+            .limit(15 * MINUTE)
             .start()?;
-        eventually("the one that fills the pool to be held", 2 * MINUTE, || {
+        eventually("the one that fills the pool to be held", 5 * MINUTE, || {
             let info = account.verb("info greedy --json")?.ok()?.json()?;
             let reason =
                 info.pointer("/failure/reason").and_then(|reason| reason.as_str()).unwrap_or_default();
@@ -166,7 +167,7 @@ fn mount_point(data: &Path) -> Result<PathBuf> {
 
 fn too_many_logins_wait_or_are_told(context: &Context) -> Result<()> {
     let settings =
-        Settings::default().set("gateway.unauthenticated_per_address", 4).set("gateway.login_grace", "5s");
+        Settings::default().set("gateway.unauthenticated_per_address", 4).set("gateway.login_grace", "20s");
     context.with_service(&settings, |service| {
         let account = service.account(context.scratch())?;
         account.verb("whoami")?.ok()?;

@@ -23,9 +23,14 @@ const MOMENTS: [u64; 5] = [15, 60, 120, 500, 1500];
 /// Above what a boot may take before it counts as failed, which settles it too.
 const SETTLED: Duration = Duration::from_secs(180);
 
-/// Nothing is kept ready: every process and directory is a machine's.
+/// Nothing is kept ready: every process and directory is a machine's. And none rests, for then
+/// it would settle in other states than those in which a verb leaves it.
 fn settings() -> Settings {
-    Settings::default().set("machine.memory", "256M").set("idle.ready", Vec::<String>::new())
+    Settings::default()
+        .set("machine.memory", "256M")
+        .set("idle.ready", Vec::<String>::new())
+        .set("idle.pause", "6h")
+        .set("idle.sleep", "12h")
 }
 
 /// Starts a verb, kills hostd a moment later and starts it again. True if the

@@ -80,6 +80,10 @@ fn every_mistake_is_told_in_one_line(context: &Context) -> Result<()> {
     machine(&account, "stopped")?;
     account.verb("stop stopped")?.ok()?;
     account.verb("snapshot dev taken")?.ok()?;
+    // Whatever is left of a mistake shows in the states: nothing else may change them.
+    for name in ["dev", "other"] {
+        account.verb(&format!("idle {name} --pause never --sleep never"))?.ok()?;
+    }
     let boot = crate::faults::boot_id(&dev)?;
     let before = machines(&account)?;
     let mut wrong = Vec::new();

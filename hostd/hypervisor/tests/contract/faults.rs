@@ -13,7 +13,7 @@ use nix::{
 use std::{fs::File, time::Duration};
 use tokio::{sync::oneshot, time::timeout};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A start that fails: the error, and proof that nothing stayed.
 async fn refused(machine: &Machine, origin: Origin) -> Result<Error> {

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// As many CPUs and as much memory as it was given, in a group of its own
 /// where the host has such.

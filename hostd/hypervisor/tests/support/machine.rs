@@ -22,7 +22,7 @@ pub const UID: u32 = 765_432;
 pub const MEMORY: u64 = 256 << 20;
 
 /// For a guest that is up already and only has to go on.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 pub struct Machine {
     subject: Subject,

@@ -26,6 +26,8 @@ use std::{
 
 /// Moments in `make test`.
 const MOMENTS: u32 = 40;
+/// How many times as many there may be until one of them has a machine to resume.
+const MORE: u32 = 10;
 /// Moments in one life of the hostd whose power is cut.
 const LIFE: u32 = 25;
 /// Pages of a guest's memory that are looked at, and how far they are apart.
@@ -248,12 +250,15 @@ fn what_was_acknowledged_outlives_a_power_failure_at_any_moment() {
     let moments = torture.unwrap_or(MOMENTS);
     let begun = Instant::now();
     let (mut done, mut resumed) = (0, 0);
-    while done < moments {
+    // It is by chance what machines do at a moment: as many more as it takes to resume one.
+    let goes_on =
+        |done: u32, resumed: u32| done < moments || (resumed == 0 && done < moments.saturating_mul(MORE));
+    while goes_on(done, resumed) {
         let (model, ends) = (Arc::new(Model::default()), Arc::new(AtomicBool::new(false)));
         let name = format!("life-{done}");
         let scratch = Arc::new(Scratch::at(&disk.now().join(&name)));
         rustix::fs::syncfs(File::open(scratch.path()).unwrap()).unwrap();
-        let last = moments.min(done + LIFE);
+        let last = done + LIFE;
         let (played, stops, place) = (model.clone(), ends.clone(), scratch.clone());
         let player = std::thread::spawn(move || {
             life(async || {
@@ -267,7 +272,7 @@ fn what_was_acknowledged_outlives_a_power_failure_at_any_moment() {
             });
         });
         let mut dice = Dice::new();
-        while done < last && !player.is_finished() {
+        while done < last && goes_on(done, resumed) && !player.is_finished() {
             std::thread::sleep(Duration::from_micros(dice.below(150_000)));
             let before = model.now();
             let cut = disk.cut().unwrap();
