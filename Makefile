@@ -35,9 +35,9 @@ setup-bench:
 	@scripts/setup bench
 
 build: setup ## Build the programs, in release mode
-	@cargo build --release -p berth-cli -p berth-hostd -p berth-gateway -p berth-egress -p berth-hypervisor --bins
+	@cargo build --locked --release -p berth-cli -p berth-hostd -p berth-gateway -p berth-egress -p berth-hypervisor --bins
 	@RUSTFLAGS="-C target-feature=+crt-static" \
-	    cargo build --profile guest -p berth-guest-init --target $(STATIC)
+	    cargo build --locked --profile guest -p berth-guest-init --target $(STATIC)
 	@mkdir -p $(BIN)
 	@scripts/place $(BIN) $(RELEASED:%=$(TARGET)/release/%) $(TARGET)/$(STATIC)/guest/berth-guest-init
 
@@ -46,7 +46,8 @@ image: build ## Make the base image, or bring it up to date
 
 lint: setup ## Formatting and clippy
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	@! grep -n '^source = "git' Cargo.lock || { echo 'a crate from outside the registry has no checksum' >&2; exit 1; }
+	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 
 # Tests are compiled without optimisation: it would take longer than it saves, and
 # overflows are caught. What the end-to-end cases start is the release build.
