@@ -10,6 +10,8 @@
 //! - Logins, requests and states are a line each, up to [`OF_A_KIND`] of a kind and
 //!   [`OF_ALL_KINDS`] of a user in a minute; the rest is counted. What changes what a
 //!   user may do or reach is counted by its kind alone: other requests cannot hide it.
+//! - Of both sorts a user has so many lines a day ([`A_DAY`], [`GRAVE_A_DAY`]). Beyond
+//!   them requests are counted for an hour at a time.
 //!
 //! What the operator does is always written.
 
@@ -29,6 +31,12 @@ pub const SINGLY: u64 = 1_200;
 pub const OF_A_KIND: u64 = 120;
 /// Events of one user in a minute that are a line each.
 pub const OF_ALL_KINDS: u64 = 600;
+/// Events of one user in a day that are a line each.
+pub const A_DAY: u64 = 20_000;
+/// The same for those that are counted by their kind alone.
+pub const GRAVE_A_DAY: u64 = 2_000;
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Requests that others of the same user do not count against.
 pub const GRAVE: &[&str] =
     &["key add", "key rm", "secret set", "secret rm", "egress", "egress --all", "egress --label"];
@@ -73,6 +81,10 @@ struct Deeds {
     since: Instant,
     written: u64,
     kinds: HashMap<String, Kind>,
+    day: Instant,
+    /// Lines that the day still has.
+    left: u64,
+    grave_left: u64,
 }
 
 #[derive(Debug, Default)]
@@ -118,15 +130,18 @@ impl Throttle {
             !(old(user.since) && user.places.is_empty() && user.elsewhere.is_empty())
         });
         self.deeds.retain(|user, deeds| {
-            if !old(deeds.since) {
+            let age = if age.is_zero() { age } else { deeds.span() };
+            if now.saturating_duration_since(deeds.since) < age {
                 return true;
             }
-            due.extend(
-                deeds.kinds.drain().filter(|(_, kind)| kind.counted > 0).map(|(verb, kind)| {
-                    AuditEvent::Counted { user: user.clone(), verb, events: kind.counted }
-                }),
-            );
-            false
+            let counted = deeds.kinds.drain().filter(|(_, kind)| kind.counted > 0);
+            due.extend(counted.map(|(verb, kind)| AuditEvent::Counted {
+                user: user.clone(),
+                verb,
+                events: kind.counted,
+            }));
+            deeds.begin(now);
+            deeds.is_in_use()
         });
         due
     }
@@ -201,21 +216,42 @@ impl Counted {
 
 impl Deeds {
     fn new(now: Instant) -> Self {
-        Self { since: now, written: 0, kinds: HashMap::new() }
+        let kinds = HashMap::new();
+        Self { since: now, written: 0, kinds, day: now, left: A_DAY, grave_left: GRAVE_A_DAY }
+    }
+
+    /// For how long requests are counted before a line says so.
+    const fn span(&self) -> Duration {
+        if self.left == 0 || self.grave_left == 0 { HOUR } else { MINUTE }
+    }
+
+    fn begin(&mut self, now: Instant) {
+        (self.since, self.written) = (now, 0);
+        self.kinds.clear();
+        if now.saturating_duration_since(self.day) >= DAY {
+            (self.day, self.left, self.grave_left) = (now, A_DAY, GRAVE_A_DAY);
+        }
+    }
+
+    /// Is there anything to remember of this day?
+    const fn is_in_use(&self) -> bool {
+        self.left < A_DAY || self.grave_left < GRAVE_A_DAY
     }
 
     fn writes(&mut self, kind: &str, now: Instant) -> bool {
         // What is counted is written by `due`; until then the minute goes on.
-        let over = now.saturating_duration_since(self.since) >= MINUTE;
+        let over = now.saturating_duration_since(self.since) >= self.span();
         if over && self.kinds.values().all(|kind| kind.counted == 0) {
-            *self = Self::new(now);
+            self.begin(now);
         }
         let grave = GRAVE.contains(&kind);
         let all = if grave { 0 } else { self.written };
+        let left = if grave { &mut self.grave_left } else { &mut self.left };
         let this = self.kinds.entry(kind.to_owned()).or_default();
-        if this.written < OF_A_KIND && all < OF_ALL_KINDS {
+        if this.written < OF_A_KIND && all < OF_ALL_KINDS && *left > 0 {
             this.written += 1;
             self.written += u64::from(!grave);
+            *left -= 1;
             true
         } else {
             this.counted += 1;
