@@ -169,6 +169,8 @@ async fn boot_and_freeze(
     };
     let saved = tokio::select! {
         saved = save(host, machine, &powered, limit) => saved,
+        // A guest whose hypervisor is gone answers nothing, which would be waited for.
+        exit = powered.vm.wait() => Err(Error::Guest(format!("it ended before it was saved: {exit}"))),
         () = host.closes() => Err(Error::Guest("the service closes".into())),
     };
     powered.cut(host).await;

@@ -30,6 +30,8 @@ pub enum Manners {
     MuteOnce,
     /// Opens, then answers with what is no answer.
     Garbage,
+    /// Says what it is asked, and its commands never end.
+    Absorbed,
     /// Never does what it is told on shutdown.
     Stubborn,
 }
@@ -47,6 +49,8 @@ struct Inner {
     mute: Option<String>,
     /// What the last one that was set right had its clock set to.
     clock: u64,
+    /// A command was begun that does not end.
+    absorbed: bool,
 }
 
 impl Guests {
@@ -59,6 +63,7 @@ impl Guests {
             open: HashMap::new(),
             mute: None,
             clock: 0,
+            absorbed: false,
         })))
     }
 
@@ -79,6 +84,11 @@ impl Guests {
     /// In nanoseconds since 1970.
     pub fn clock(&self) -> u64 {
         self.0.lock().unwrap().clock
+    }
+
+    /// Has a guest begun a command that does not end?
+    pub fn is_absorbed(&self) -> bool {
+        self.0.lock().unwrap().absorbed
     }
 
     pub fn open(&self) -> usize {
@@ -118,6 +128,10 @@ impl Guests {
         let opening: Opening = decode(&receive(&mut stream).await.1).unwrap();
         assert_eq!(opening.generation, berth_guest_protocol::GENERATION);
         if matches!(opening.open, Open::Exec(_)) {
+            if self.manners() == Manners::Absorbed {
+                self.0.lock().unwrap().absorbed = true;
+                return std::future::pending().await;
+            }
             // It ran, said nothing, and the guest closed its stream.
             return;
         }

@@ -1,8 +1,10 @@
 //! What one user may take of the pool, and that others' machines wake whatever that is.
 
-use super::{Scratch, World, key, named, recovery::life, spec};
+use super::{Scratch, World, guests::Manners, key, named, recovery::life, spec, undo::eventually};
 use berth_api::{Reply, Request};
+use berth_hypervisor::Exit;
 use berth_types::{ByteSize, Code, State};
+use std::time::Duration;
 
 fn snapshot(name: &str, label: &str) -> Request {
     Request::Snapshot { name: named(name), label: Some(label.parse().unwrap()) }
@@ -49,6 +51,36 @@ async fn forty_odd_sizes_leave_few_templates_and_others_wake() {
     mallory.user = ann;
     mallory.ask(Request::Wake { name: named("sleeper") }).await.unwrap();
     assert_eq!(sleeper.record().state, State::Running);
+}
+
+/// It was waited for as if its guest were slow, for a minute.
+#[tokio::test]
+async fn a_template_whose_hypervisor_ends_is_made_again_at_once() {
+    let scratch = Scratch::new();
+    let world = World::open_with(&scratch, |config| config.idle.ready = vec![ByteSize::mib(128)]).await;
+    let directories = || {
+        let names = std::fs::read_dir(world.host.storage.machines()).unwrap();
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    world.guests.behave(Manners::Absorbed);
+    let mut small = spec("dev");
+    small.memory = Some(ByteSize::mib(128));
+    world.ask(Request::New { spec: small }).await.unwrap();
+    let own = world.machine("dev").id().to_string();
+    // The template's guest is up, and has been told to run something.
+    let mut template = None;
+    eventually("a template that is made", async || {
+        template = directories().into_iter().find(|name| *name != own && !name.starts_with('.'));
+        template.is_some() && world.guests.is_absorbed()
+    })
+    .await;
+    world.guests.behave(Manners::Good);
+    let template = template.unwrap().parse().unwrap();
+    world.driver.end(&template, Exit::Signal(9)).unwrap();
+    let another = eventually("another one", async || world.host.archive.templates().len() == 1);
+    tokio::time::timeout(Duration::from_secs(30), another)
+        .await
+        .expect("a guest that is gone was waited for");
 }
 
 #[test]

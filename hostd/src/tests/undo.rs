@@ -43,7 +43,7 @@ fn verbs() -> Vec<(&'static str, Vec<Request>, Request)> {
     ]
 }
 
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let wait = async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
