@@ -13,7 +13,6 @@
 
 pub mod attach;
 pub mod command;
-pub mod guest;
 pub mod privilege;
 pub mod ssh;
 pub mod target;

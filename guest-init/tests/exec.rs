@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_guest_protocol::{Command, Event, Exec, Exit, Kind, Open, Opening, RefusedKind, Reply, decode};
+use berth_guest_protocol::{Command, Event, Exec, Exit, Open, RefusedKind, Reply};
 use support::{Guest, Stream, pty};
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
@@ -100,8 +100,8 @@ fn a_signal_reaches_the_whole_group() {
     let guest = Guest::start();
     let mut stream = guest.exec("sleep 100 | sleep 100 & echo up; wait", None);
     stream.expect("up");
-    stream.send(Kind::Event, &Event::Signal("NONSENSE".into()));
-    stream.send(Kind::Event, &Event::Signal("TERM".into()));
+    stream.send(&Event::Signal("NONSENSE".into()));
+    stream.send(&Event::Signal("TERM".into()));
     assert_eq!(stream.outcome().exit, Some(Exit::Signal { name: "TERM".into(), core: false }));
 }
 
@@ -115,7 +115,7 @@ fn a_terminal_is_one() {
     let mut stream = guest.exec(line, Some(pty(100, 40)));
     let text = stream.expect("40 100");
     assert!(text.contains("/dev/pts/") && text.contains("xterm /dev/pts/"), "{text}");
-    stream.send(Kind::Event, &Event::Resize { columns: 81, rows: 25, width: 0, height: 0 });
+    stream.send(&Event::Resize { columns: 81, rows: 25, width: 0, height: 0 });
     stream.data(b"\r");
     stream.expect("25 81");
     stream.data(b"\x03");
@@ -164,21 +164,20 @@ fn a_vanished_host_hangs_up_a_terminal_but_not_a_command() {
 fn garbage_ends_its_stream_only() {
     let guest = Guest::start();
     let mut other = guest.exec("cat", None);
-    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[255; 64], &[1, 0, 0, 0, 3], &[3, 0, 0, 0, 1, 1, 99]] {
+    for garbage in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[255; 64],
+        &[1, 0, 0, 0, 3],
+        &[3, 0, 0, 0, 1, 1, 99],
+        &[3, 0, 0, 0, 1, 0, 0],
+    ] {
         let mut stream = Stream(guest.raw());
         stream.0.write_all(garbage).unwrap();
-        let (kind, payload) = stream.receive().unwrap();
-        assert_eq!(kind, Kind::Reply);
-        let reply: Reply = decode(&payload).unwrap();
-        assert_eq!(reply.unwrap_err().kind, RefusedKind::Malformed);
+        assert_eq!(stream.message::<Reply>().unwrap_err().kind, RefusedKind::Malformed);
         assert!(stream.receive().is_none());
     }
-    let mut stream = Stream(guest.raw());
-    stream.send(Kind::Open, &Opening { generation: 99, open: Open::Control });
-    let reply: Reply = decode(&stream.receive().unwrap().1).unwrap();
-    assert_eq!(reply.unwrap_err().kind, RefusedKind::Generation);
     let mut stream = guest.exec("cat", None);
-    stream.send(Kind::Event, &9_u8);
+    stream.0.write_all(&[2, 0, 0, 0, 6, 9]).unwrap();
     assert!(stream.receive().is_none());
     other.data(b"still here");
     other.eof();

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_guest_protocol::{Incoming, Kind, Listen, Open, Opened, RefusedKind, Target, decode};
+use berth_guest_protocol::{Incoming, Listen, Open, Opened, RefusedKind, Target};
 use support::{Guest, Stream};
 
 fn connect(guest: &Guest, host: &str, port: u16) -> Stream {
@@ -22,9 +22,7 @@ fn connect(guest: &Guest, host: &str, port: u16) -> Stream {
 }
 
 fn incoming(stream: &mut Stream) -> Incoming {
-    let (kind, payload) = stream.receive().unwrap();
-    assert_eq!(kind, Kind::Incoming);
-    decode(&payload).unwrap()
+    stream.message()
 }
 
 fn claim(guest: &Guest, ticket: u64) -> Stream {

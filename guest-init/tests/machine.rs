@@ -10,8 +10,7 @@ use std::{
 };
 
 use berth_guest_protocol::{
-    Answer, Command, Control, Exec, Exit, Kind, Listen, Open, Opened, RefusedKind, Repair, Target, Vitals,
-    decode,
+    Answer, Command, Control, Exec, Exit, Listen, Open, Opened, RefusedKind, Repair, Target, Vitals,
 };
 use support::{Guest, Stream, pty};
 
@@ -33,10 +32,8 @@ fn control(guest: &Guest) -> Stream {
 }
 
 fn ask(stream: &mut Stream, request: &Control) -> Answer {
-    stream.send(Kind::Control, request);
-    let (kind, payload) = stream.receive().unwrap();
-    assert_eq!(kind, Kind::Answer);
-    decode(&payload).unwrap()
+    stream.send(request);
+    stream.message()
 }
 
 fn vitals(stream: &mut Stream) -> Vitals {

@@ -167,6 +167,7 @@ impl Archive {
         if let Some(source) = self.get(from) {
             manifest.driver.clone_from(&source.driver);
             manifest.driver_version.clone_from(&source.driver_version);
+            manifest.guest = source.guest;
             // What is torn is torn in every copy.
             manifest.boot = source.boot.clone().filter(|_| self.is_torn(from));
         }
@@ -500,6 +501,7 @@ pub fn manifest(machine: &Machine, why: Why, driver: &dyn berth_hypervisor::Driv
         state_size: 0,
         state_sha256: String::new(),
         boot: None,
+        guest: None,
     }
 }
 

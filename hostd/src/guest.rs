@@ -1,63 +1,69 @@
 //! hostd's own stream to guest-init: repair, pulse and shutdown.
 //!
-//! Whatever arrives here comes from a guest and is hostile; the protocol crate
-//! checks lengths and contents, this module the order.
+//! How a stream is opened and read is the client crate's; here is what is asked on it,
+//! and when a broken one is made anew.
 
 use crate::net::Link;
+use berth_guest_client::{Begin, GuestError, Output, Stream};
 use berth_guest_protocol::{
-    Answer, Command as Run, Control as Command, Equip, Exec, FrameError, GENERATION, HEADER, Kind, Open,
-    Opened, Opening, Repair, Reply, Shutdown, Vitals, decode, encode, parse_header,
+    Answer, Command as Run, Control as Command, Equip, Exec, Open, Opened, Repair, Shutdown, Version, Vitals,
 };
 use berth_types::Machine;
 use std::{
     io,
+    sync::atomic::{AtomicU16, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::timeout,
-};
+use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
 /// How long one attempt to connect may take while a guest is starting.
 const ATTEMPT: Duration = Duration::from_millis(300);
 /// The same while one is being resumed: its link is up, so it is slow rather
 /// than absent, and a second attempt would only be more work for it.
 const RESUMED: Duration = Duration::from_secs(1);
+/// For a guest that is connected to say that it listens.
+const REPLY: Duration = Duration::from_secs(10);
 /// For a guest to close its end of a stream.
 const PARTING: Duration = Duration::from_millis(200);
 /// Between two attempts, so that a booting guest is not hammered.
 const PAUSE: Duration = Duration::from_millis(15);
 
-#[derive(Debug, thiserror::Error)]
-pub enum GuestError {
-    #[error("the guest does not answer")]
-    Silent,
-    #[error("the guest broke the protocol: {0}")]
-    Protocol(String),
-    #[error("the guest refused: {0}")]
-    Refused(String),
-    #[error("the connection to the guest broke: {0}")]
-    Io(#[from] io::Error),
-}
+/// The version that a guest was heard to speak. One that is known is told what is new
+/// without waiting for its answer; one that is not is spoken to as every guest understands.
+#[derive(Debug, Default)]
+pub struct Heard(AtomicU16);
 
-impl From<FrameError> for GuestError {
-    fn from(error: FrameError) -> Self {
-        Self::Protocol(error.to_string())
+impl Heard {
+    /// As it was written down.
+    pub fn new(number: Option<u16>) -> Self {
+        Self(AtomicU16::new(number.unwrap_or_default()))
+    }
+
+    pub fn version(&self) -> Option<Version> {
+        Version::new(self.0.load(Ordering::Relaxed))
+    }
+
+    /// To be written down.
+    pub fn number(&self) -> Option<u16> {
+        self.version().map(Version::number)
+    }
+
+    fn set(&self, version: Option<Version>) {
+        self.0.store(version.map_or(0, Version::number), Ordering::Relaxed);
     }
 }
 
 #[derive(Debug)]
-pub struct Control(TcpStream);
+pub struct Control(Stream);
 
 impl Control {
     /// Connects again and again until guest-init answers. The caller sets the limit.
     pub async fn when_up(link: &Link) -> Result<Self, GuestError> {
         loop {
             if let Ok(stream) = link.dial(ATTEMPT).await {
-                match Self::open(stream).await {
+                match Self::open(stream, Begin::new(None, Open::Control)?).await {
                     // It listens but is not ready to speak, or the link is too young.
-                    Err(GuestError::Io(_) | GuestError::Silent) => {}
+                    Err(error) if may_come(&error) => {}
                     opened => return opened,
                 }
             }
@@ -71,26 +77,27 @@ impl Control {
         link: &Link,
         machine: &Machine,
         equipment: Option<Equip>,
+        heard: &Heard,
         limit: Duration,
     ) -> Result<Self, GuestError> {
         let attempt = if machine.sleeps_in.is_some() { RESUMED } else { ATTEMPT };
+        // First, for with the repair the user's processes go on.
+        let equipment = equipment.map(Command::Equip);
         loop {
-            if let Ok(mut stream) = link.dial(attempt).await {
-                let opened = async {
-                    let mut frames = opening()?;
-                    // First, for with the repair the user's processes go on.
-                    if let Some(equipment) = &equipment {
-                        frames.extend(encode(Kind::Control, &Command::Equip(equipment.clone()))?);
-                    }
-                    frames.extend(encode(Kind::Control, &Command::Repair(repair(machine)?))?);
-                    stream.write_all(&frames).await?;
-                    Self::opened(stream).await
-                };
-                match opened.await {
-                    Err(GuestError::Io(_) | GuestError::Silent) => {}
+            if let Ok(stream) = link.dial(attempt).await {
+                let mut begin = Begin::new(heard.version(), Open::Control)?;
+                if let Some(equipment) = &equipment {
+                    begin.push(equipment)?;
+                }
+                begin.push(&Command::Repair(repair(machine)?))?;
+                match Self::open(stream, begin).await {
+                    Err(error) if may_come(&error) => {}
+                    // What was heard was another's word. The next attempt goes by none.
+                    Err(error) if error.is_of_version() && heard.version().is_some() => heard.set(None),
                     Err(error) => return Err(error),
                     Ok(mut control) => {
-                        if equipment.is_some() {
+                        heard.set(Some(control.0.version));
+                        for _ in equipment.iter() {
                             control.answered(limit).await?;
                         }
                         control.answered(limit).await?;
@@ -102,32 +109,22 @@ impl Control {
         }
     }
 
-    async fn open(mut stream: TcpStream) -> Result<Self, GuestError> {
-        stream.write_all(&opening()?).await?;
-        Self::opened(stream).await
+    async fn open(stream: TcpStream, begin: Begin) -> Result<Self, GuestError> {
+        let stream = begin.send(stream, REPLY).await?;
+        if stream.opened == Opened::Control { Ok(Self(stream)) } else { Err(GuestError::Answer) }
     }
 
-    async fn opened(mut stream: TcpStream) -> Result<Self, GuestError> {
-        let payload = receive(&mut stream, Kind::Reply, Duration::from_secs(10)).await?;
-        match decode::<Reply>(&payload)? {
-            Ok(Opened::Control) => Ok(Self(stream)),
-            Ok(other) => Err(GuestError::Protocol(format!("it opened {other:?} instead of control"))),
-            Err(refused) => Err(GuestError::Refused(printable(&refused.message))),
-        }
-    }
-
-    /// Freezes the user's processes, before a capture. A guest that does not know
-    /// how to `rehearse` ends the connection.
+    /// Freezes the user's processes, before a capture.
     pub async fn freeze(&mut self, rehearse: bool, limit: Duration) -> Result<(), GuestError> {
-        let mut frames = Vec::new();
         if rehearse {
-            frames.extend(encode(Kind::Control, &Command::Rehearse)?);
+            self.0.send(&Command::Rehearse).await?;
         }
-        frames.extend(encode(Kind::Control, &Command::Freeze)?);
-        self.0.write_all(&frames).await?;
+        self.0.send(&Command::Freeze).await?;
         if rehearse && let Err(error) = self.answered(limit).await {
             match error {
-                GuestError::Refused(reason) => tracing::debug!(reason, "nothing is rehearsed"),
+                GuestError::Failed(reason) => {
+                    tracing::debug!(reason = printable(&reason), "nothing is rehearsed");
+                }
                 error => return Err(error),
             }
         }
@@ -151,8 +148,10 @@ impl Control {
             };
             match control.freeze(rehearse, limit).await {
                 Ok(()) => return Ok(control),
-                Err(GuestError::Io(_)) if broken => {}
-                Err(GuestError::Io(_)) if rehearse => rehearse = false,
+                Err(error) if error.is_broken() && broken => {}
+                // Guests of version 1 that are older than it ended up do not know how to
+                // rehearse, and end the stream.
+                Err(error) if error.is_broken() && rehearse => rehearse = false,
                 Err(error) => {
                     let _ = control.thaw(limit).await;
                     return Err(error);
@@ -172,10 +171,11 @@ impl Control {
     }
 
     pub async fn vitals(&mut self, limit: Duration) -> Result<Vitals, GuestError> {
-        match self.ask(&Command::Vitals, limit).await? {
+        self.0.send(&Command::Vitals).await?;
+        match self.0.receive(limit).await? {
             Answer::Vitals(vitals) => Ok(vitals),
-            Answer::Failed(message) => Err(GuestError::Refused(printable(&message))),
-            Answer::Done => Err(GuestError::Protocol("no vitals".into())),
+            Answer::Failed(message) => Err(GuestError::Failed(message)),
+            Answer::Done => Err(GuestError::Answer),
         }
     }
 
@@ -188,8 +188,8 @@ impl Control {
     /// to be captured has nothing left of it to work on when it comes back.
     pub async fn part(mut self) {
         let parted = async {
-            self.0.shutdown().await?;
-            self.0.read(&mut [0]).await
+            self.0.writer.shutdown().await?;
+            self.0.frames.raw().await
         };
         // If it takes its time, it finishes after it has come back.
         let _ = timeout(PARTING, parted).await;
@@ -197,33 +197,26 @@ impl Control {
 
     /// Asks for a clean power-off; the end of the process is the answer.
     pub async fn shut_down(&mut self) -> Result<(), GuestError> {
-        self.0.write_all(&encode(Kind::Control, &Command::Shutdown(Shutdown::PowerOff))?).await?;
-        Ok(())
+        self.0.send(&Command::Shutdown(Shutdown::PowerOff)).await
     }
 
     async fn done(&mut self, command: &Command, limit: Duration) -> Result<(), GuestError> {
-        self.0.write_all(&encode(Kind::Control, command)?).await?;
+        self.0.send(command).await?;
         self.answered(limit).await
     }
 
     async fn answered(&mut self, limit: Duration) -> Result<(), GuestError> {
-        let payload = receive(&mut self.0, Kind::Answer, limit).await?;
-        match decode(&payload)? {
+        match self.0.receive(limit).await? {
             Answer::Done => Ok(()),
-            Answer::Failed(message) => Err(GuestError::Refused(printable(&message))),
-            Answer::Vitals(_) => Err(GuestError::Protocol("vitals that nobody asked for".into())),
+            Answer::Failed(message) => Err(GuestError::Failed(message)),
+            Answer::Vitals(_) => Err(GuestError::Answer),
         }
-    }
-
-    async fn ask(&mut self, command: &Command, limit: Duration) -> Result<Answer, GuestError> {
-        self.0.write_all(&encode(Kind::Control, command)?).await?;
-        let payload = receive(&mut self.0, Kind::Answer, limit).await?;
-        Ok(decode(&payload)?)
     }
 }
 
-fn opening() -> Result<Vec<u8>, GuestError> {
-    Ok(encode(Kind::Open, &Opening { generation: GENERATION, open: Open::Control })?)
+/// It is not there yet, as far as this says.
+const fn may_come(error: &GuestError) -> bool {
+    error.is_broken() || matches!(error, GuestError::Silent)
 }
 
 /// What sets right the clock, the randomness, the name and the disk's size.
@@ -238,21 +231,6 @@ fn repair(machine: &Machine) -> Result<Repair, GuestError> {
         renew_identity: machine.fresh,
         disk: machine.disk.bytes(),
     })
-}
-
-async fn receive(stream: &mut TcpStream, kind: Kind, limit: Duration) -> Result<Vec<u8>, GuestError> {
-    let frame = async {
-        let mut header = [0; HEADER];
-        stream.read_exact(&mut header).await?;
-        let header = parse_header(header)?;
-        if header.kind != kind {
-            return Err(GuestError::Protocol(format!("a {:?} frame where {kind:?} was due", header.kind)));
-        }
-        let mut payload = vec![0; header.length];
-        stream.read_exact(&mut payload).await?;
-        Ok(payload)
-    };
-    timeout(limit, frame).await.unwrap_or(Err(GuestError::Silent))
 }
 
 /// Tells a guest that runs already. If it cannot be told, its next start does it.
@@ -270,15 +248,24 @@ pub async fn equip_again(link: &Link, equipment: impl FnOnce() -> Equip) {
 /// Runs a line as the user would, and returns when it has ended, however it did.
 pub async fn run(link: &Link, line: &str, limit: Duration) -> Result<(), GuestError> {
     let exec = Exec { command: Run::Line(line.into()), env: Vec::new(), pty: None };
-    let opening = encode(Kind::Open, &Opening { generation: GENERATION, open: Open::Exec(exec) })?;
     let ended = async {
-        let mut stream = link.dial(limit).await?;
-        stream.write_all(&opening).await?;
+        let stream = link.dial(limit).await?;
+        let mut stream = berth_guest_client::open(stream, Open::Exec(exec), limit).await?;
         // The guest closes the stream once it has told all.
-        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
-        Ok(())
+        loop {
+            match stream.frames.output().await {
+                Ok(Output::Data(_) | Output::Errors(_) | Output::Eof | Output::Exit(_)) => {}
+                Err(GuestError::Ended) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
     };
     timeout(limit, ended).await.unwrap_or(Err(GuestError::Silent))
+}
+
+/// What went wrong, which a guest may have worded.
+pub fn describe(error: &GuestError) -> String {
+    printable(&error.to_string())
 }
 
 /// A guest's words on a user's terminal: one line.

@@ -173,11 +173,12 @@ async fn boot_and_freeze(
         exit = powered.vm.wait() => Err(Error::Guest(format!("it ended before it was saved: {exit}"))),
         () = host.closes() => Err(Error::Guest("the service closes".into())),
     };
+    let heard = powered.heard.number();
     powered.cut(host).await;
     saved?;
     fault::point("template.saved");
     let mut manifest = archive::manifest(machine, Why::Template { version }, host.driver.as_ref());
-    (manifest.machine, manifest.owner) = (None, None);
+    (manifest.machine, manifest.owner, manifest.guest) = (None, None, heard);
     manifest.disk = host.storage.disk_size(&machine.id);
     let generation = host.archive.freeze(manifest, host.storage.directory(&machine.id), Way::Move).await?;
     // Machines are acknowledged that are nothing but a copy of it.
@@ -189,10 +190,10 @@ async fn save(host: &Host, machine: &Machine, powered: &Powered, limit: Duration
     let mut control = machine::greet(host, machine, powered, limit).await?;
     // No copy of it has to read these from its disk.
     if let Err(error) = guest::run(&powered.network.link, FAMILIAR, FREEZE).await {
-        tracing::debug!(%error, "a template's copies will be slow at first");
+        tracing::debug!(error = guest::describe(&error), "a template's copies will be slow at first");
     }
     let rehearse = host.driver.capabilities().rehearse;
-    control.freeze(rehearse, FREEZE).await.map_err(|error| Error::Guest(error.to_string()))?;
+    control.freeze(rehearse, FREEZE).await.map_err(machine::lost)?;
     control.part().await;
     machine::settled(powered.vm.as_ref()).await;
     powered.vm.pause().await?;

@@ -2,7 +2,6 @@
 
 use super::{agent, attach, upstream};
 use crate::{
-    guest::{Frames, GuestError, Output},
     ssh::{
         channel::{Gone, Inbox, Outlet},
         peer::Peer,
@@ -11,6 +10,7 @@ use crate::{
     target::{Place, Request},
     ui::{LiveOn, Progress, Screen},
 };
+use berth_guest_client::{Frames, GuestError, Output};
 use berth_guest_protocol::{Command, Exec, Exit, Open};
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ pub async fn run(peer: &Arc<Peer>, inbox: &mut Inbox, outlet: &Outlet, job: Job)
 
     let ended = tokio::select! {
         ended = download(&mut stream.frames, outlet) => ended?,
-        gone = upstream::carry(inbox, stream.writer, upstream::Form::Frames) => return gone,
+        gone = upstream::carry(inbox, stream.writer, upstream::Form::Frames(stream.version)) => return gone,
     };
     drop(listener);
     match ended {

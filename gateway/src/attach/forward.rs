@@ -1,13 +1,11 @@
 //! Plain byte streams: forwards in both directions, agents, jumps.
 
 use super::upstream;
-use crate::{
-    guest::{Frames, GuestError, Stream},
-    ssh::{
-        channel::{self, Gone, Inbox, Outlet},
-        peer::{Admission, Peer},
-    },
+use crate::ssh::{
+    channel::{self, Gone, Inbox, Outlet},
+    peer::{Admission, Peer},
 };
+use berth_guest_client::{Frames, GuestError, Stream};
 use berth_guest_protocol::{Open, Target};
 use berth_types::Refusal;
 use russh::{

@@ -3,13 +3,13 @@
 
 use super::forward;
 use crate::{
-    guest::Frames,
     ssh::{
         channel,
         peer::{Admission, Peer},
     },
     target::Place,
 };
+use berth_guest_client::Frames;
 use berth_guest_protocol::{Incoming, Listen, Open, Opened};
 use berth_types::Refusal;
 use russh::{Channel, Error, server::Msg};

@@ -8,12 +8,12 @@ pub mod listen;
 mod upstream;
 
 use crate::{
-    guest::{self, GuestError},
     ssh::peer::Peer,
     target::Place,
     ui::{Progress, text::printable},
 };
 use berth_api::{Reply, Request};
+use berth_guest_client::{GuestError, Stream};
 use berth_guest_protocol::{Open, RefusedKind};
 use berth_types::{Code, MachineName, Refusal};
 use std::time::Duration;
@@ -60,34 +60,32 @@ pub async fn attach(peer: &Peer, place: &Place, progress: &Progress) -> Result<A
 }
 
 /// Attaches and opens in one go, for streams whose machine is known to be up.
-pub async fn open(peer: &Peer, place: &Place, open: Open) -> Result<guest::Stream, Refusal> {
+pub async fn open(peer: &Peer, place: &Place, open: Open) -> Result<Stream, Refusal> {
     let attached = attach(peer, place, &Progress::silent()).await?;
     agree(attached.stream, open).await
 }
 
 /// Opens an attached stream; what went wrong becomes a refusal.
-pub async fn agree(stream: TcpStream, open: Open) -> Result<guest::Stream, Refusal> {
-    match tokio::time::timeout(ANSWER, guest::open(stream, open)).await {
-        Ok(opened) => opened.map_err(|error| refusal(&error)),
-        Err(_) => Err(Refusal::new(
-            Code::Failed,
-            "the machine does not answer",
-            "look at its console with 'info NAME --console'",
-        )),
-    }
+pub async fn agree(stream: TcpStream, open: Open) -> Result<Stream, Refusal> {
+    berth_guest_client::open(stream, open, ANSWER).await.map_err(|error| refusal(&error))
 }
 
 /// What a person is told when a guest said no or said nonsense.
 pub fn refusal(error: &GuestError) -> Refusal {
     let (code, hint) = match error {
+        GuestError::Silent => (Code::Failed, "look at its console with 'info NAME --console'"),
         GuestError::Refused(refused) => match refused.kind {
             RefusedKind::Unreachable => (Code::NotFound, "is anything listening there?"),
             RefusedKind::Denied => (Code::NotAllowed, "the machine's own permissions forbid it"),
             RefusedKind::Exhausted => (Code::Limit, "free memory, disk or processes in the machine"),
-            RefusedKind::Generation => (Code::Failed, "restart the machine"),
+            RefusedKind::Version => (Code::Failed, "restart the machine"),
             RefusedKind::Malformed | RefusedKind::Failed => (Code::Failed, "try again"),
         },
         _ => (Code::Failed, "look at it with 'info NAME', then connect again"),
     };
-    Refusal::new(code, printable(&error.to_string(), 200), hint)
+    let text = match error {
+        GuestError::Refused(refused) => refused.message.clone(),
+        error => error.to_string(),
+    };
+    Refusal::new(code, printable(&text, 200), hint)
 }

@@ -4,7 +4,7 @@ use crate::ssh::{
     channel::{Gone, Inbox},
     flow::Counted,
 };
-use berth_guest_protocol::{Event, Kind, MAX_DATA, encode, header};
+use berth_guest_protocol::{Event, Kind, MAX_DATA, Version, encode, header};
 use bytes::{Buf, Bytes, BytesMut};
 use russh::ChannelMsg;
 use std::{collections::VecDeque, io::IoSlice, time::Duration};
@@ -29,8 +29,8 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub enum Form {
     /// As they are; the end of input is the end of the stream.
     Raw,
-    /// In frames, with window changes and signals between them.
-    Frames,
+    /// In frames of that version, with window changes and signals between them.
+    Frames(Version),
 }
 
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Queue {
                 self.settle();
                 match self.form {
                     Form::Raw => self.ended = true,
-                    Form::Frames => self.control(Bytes::copy_from_slice(&header(Kind::Eof, 0))),
+                    Form::Frames(_) => self.control(Bytes::copy_from_slice(&header(Kind::Eof, 0))),
                 }
             }
             ChannelMsg::WindowChange { col_width, row_height, pix_width, pix_height } => {
@@ -142,8 +142,8 @@ impl Queue {
     }
 
     fn event(&mut self, event: &Event) {
-        if self.form == Form::Frames
-            && let Ok(frame) = encode(Kind::Event, event)
+        if let Form::Frames(version) = self.form
+            && let Ok(frame) = encode(version, event)
         {
             self.settle();
             self.control(frame.into());
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn drops_are_gathered_and_nothing_changes_its_place() {
-        let mut queue = queue(Form::Frames);
+        let mut queue = queue(Form::Frames(Version::OURS));
         for message in [data(b"ab"), data(b"c"), data(b"d"), ChannelMsg::Signal { signal: russh::Sig::INT }] {
             queue.take(message);
         }
@@ -263,7 +263,7 @@ mod tests {
             expected.extend(header(Kind::Data, text.len()));
             expected.extend(text);
         }
-        expected.extend(encode(Kind::Event, &Event::Signal("INT".into())).unwrap());
+        expected.extend(encode(Version::OURS, &Event::Signal("INT".into())).unwrap());
         expected.extend(header(Kind::Data, 1));
         expected.extend(b"e");
         expected.extend(header(Kind::Eof, 0));

@@ -1,7 +1,5 @@
 //! Frames: a length, a kind, a payload. No I/O; each side brings its own.
 
-use serde::{Serialize, de::DeserializeOwned};
-
 /// Bytes before a payload.
 pub const HEADER: usize = 5;
 /// The largest payload of a data frame: large enough that copying dominates,
@@ -27,6 +25,8 @@ pub enum Kind {
     Incoming = 8,
     Control = 9,
     Answer = 10,
+    /// What the guest speaks, before its reply. Since version 2.
+    Hello = 11,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -59,6 +59,7 @@ impl Kind {
             8 => Self::Incoming,
             9 => Self::Control,
             10 => Self::Answer,
+            11 => Self::Hello,
             _ => return None,
         })
     }
@@ -69,6 +70,7 @@ impl Kind {
             Self::Open => MAX_FRAME,
             Self::Data | Self::Errors => MAX_DATA,
             Self::Eof => 0,
+            Self::Hello => 256,
             Self::Reply | Self::Event | Self::Exit | Self::Incoming | Self::Control | Self::Answer => {
                 64 * 1024
             }
@@ -94,27 +96,6 @@ pub fn parse_header(bytes: [u8; HEADER]) -> Result<Header, FrameError> {
     Ok(Header { kind, length: payload })
 }
 
-/// A whole frame of a message; refuses one that the other side would refuse.
-pub fn encode<T: Serialize>(kind: Kind, message: &T) -> Result<Vec<u8>, FrameError> {
-    let mut frame = postcard::to_extend(message, vec![0; HEADER]).map_err(|_| FrameError::Payload)?;
-    let length = frame.len() - HEADER;
-    if length > kind.limit() {
-        return Err(FrameError::Length(u32::try_from(length).unwrap_or(u32::MAX)));
-    }
-    if let Some(place) = frame.first_chunk_mut::<HEADER>() {
-        *place = header(kind, length);
-    }
-    Ok(frame)
-}
-
-/// A message from a payload, all of which must be used.
-pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FrameError> {
-    match postcard::take_from_bytes(payload) {
-        Ok((message, [])) => Ok(message),
-        _ => Err(FrameError::Payload),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,13 +115,7 @@ mod tests {
         assert_eq!(parse_header([255, 255, 255, 255, 3]), Err(FrameError::Length(u32::MAX)));
         assert_eq!(parse_header([2, 0, 0, 0, 5]), Err(FrameError::Length(2)));
         assert_eq!(parse_header([1, 0, 0, 0, 0]), Err(FrameError::Kind(0)));
+        assert_eq!(parse_header([2, 1, 0, 0, 11]), Err(FrameError::Length(258)));
         assert_eq!(parse_header([1, 0, 0, 0, 200]), Err(FrameError::Kind(200)));
-    }
-
-    #[test]
-    fn trailing_bytes_do_not_decode() {
-        assert_eq!(decode::<u8>(&[1]), Ok(1));
-        assert_eq!(decode::<u8>(&[1, 2]), Err(FrameError::Payload));
-        assert_eq!(decode::<u8>(&[]), Err(FrameError::Payload));
     }
 }

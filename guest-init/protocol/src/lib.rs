@@ -12,26 +12,30 @@
 //! | [`Open::Listen`] | one [`Kind::Incoming`] up per connection, to be claimed by [`Open::Accept`] on a stream of its own |
 //!
 //! A frame is `length: u32 little-endian`, `kind: u8`, then `length - 1` bytes
-//! of payload: raw bytes for data, postcard for everything else. The schema
-//! is pinned by the golden bytes in `tests/golden.rs`; a change to them is a
-//! new [`GENERATION`].
+//! of payload: raw bytes for data, postcard for everything else. A connection
+//! uses the lower [`Version`] of both ends; `VERSIONING.md` says how they settle on
+//! it and how something is added. The bytes of every version are pinned by the
+//! golden frames in `tests/`.
 //!
 //! Everything that arrives from a guest is hostile: lengths are checked before
 //! anything is allocated, and what does not decode is an error, never a panic.
 
+mod codec;
 mod frame;
+#[cfg(feature = "frozen")]
+pub mod frozen;
 mod message;
+mod opening;
+mod version;
 
-pub use frame::{
-    FrameError, HEADER, Header, Kind, MAX_DATA, MAX_FRAME, decode, encode, header, parse_header,
-};
+pub use codec::{Message, decode, encode};
+pub use frame::{FrameError, HEADER, Header, Kind, MAX_DATA, MAX_FRAME, header, parse_header};
 pub use message::{
-    Answer, Command, Control, Equip, Event, Exec, Exit, Incoming, Listen, Open, Opened, Opening, Pty,
-    Refused, RefusedKind, Repair, Reply, Shutdown, Target, Vitals,
+    Answer, Command, Control, Equip, Event, Exec, Exit, Hello, Incoming, Listen, Open, Opened, Pty, Refused,
+    RefusedKind, Repair, Reply, Shutdown, Target, Vitals,
 };
-
-/// Both sides name theirs first; a guest refuses a generation it does not know.
-pub const GENERATION: u16 = 1;
+pub use opening::{Opening, Speaks};
+pub use version::{Feature, Version};
 
 /// Where guest-init listens, in its private namespace.
 pub const PORT: u16 = 7;
@@ -49,11 +53,6 @@ pub const CTL_HOST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x00, 0x01];
 /// guest-init need not compute it.
 pub const AUTHORITY_NAME: &str = "berth egress authority";
 pub const AUTHORITY_HASH: &str = "7e762151";
-
-/// Of [`Equip::environment`], and yet for no command: the lines of known_hosts that
-/// the machine's ssh has to have. A guest that sleeps since before there were any
-/// takes it for a variable like others, and wakes.
-pub const KNOWN_HOSTS: &str = "BERTH_KNOWN_HOSTS";
 
 /// The user's link, the same in every machine too.
 pub const ETH_GUEST_MAC: [u8; 6] = [0x02, 0xbe, 0x27, 0x00, 0x01, 0x02];

@@ -1,15 +1,10 @@
-//! The messages. Order of fields and variants is the wire format: append only,
-//! and with a new generation.
+//! The messages. Order of fields and variants is the wire format, and what version 1 has
+//! of it is frozen: how something is added is in `VERSIONING.md`.
 
+use crate::Version;
 use serde::{Deserialize, Serialize};
 
-/// The first frame of every stream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opening {
-    pub generation: u16,
-    pub open: Open,
-}
-
+/// What a stream is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Open {
     /// hostd's own stream.
@@ -25,7 +20,13 @@ pub enum Open {
     },
 }
 
-/// Answers an [`Opening`].
+/// What the guest speaks, to a host that may speak it too. Before its [`Reply`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    pub version: Version,
+}
+
+/// Answers an [`crate::Opening`].
 pub type Reply = Result<Opened, Refused>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +52,8 @@ pub struct Refused {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RefusedKind {
-    Generation,
+    /// It speaks version 1 alone, and was told another.
+    Version,
     Malformed,
     /// Nothing there, or nobody listens.
     Unreachable,
@@ -175,6 +177,9 @@ pub struct Equip {
     pub roots: String,
     /// For every command from now on; what the user sets goes first.
     pub environment: Vec<(String, String)>,
+    /// The lines of known_hosts that the machine's ssh has to have. Since version 2.
+    #[serde(skip)]
+    pub known_hosts: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

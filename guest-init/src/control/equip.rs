@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, PoisonError, RwLock},
 };
 
-use berth_guest_protocol::{AUTHORITY_HASH, Equip, KNOWN_HOSTS};
+use berth_guest_protocol::{AUTHORITY_HASH, Equip};
 
 use crate::{
     boot::{report, write_changed},
@@ -65,11 +65,9 @@ impl Equipment {
             // A disk that is full is no reason not to run.
             report(written);
         }
-        let (known, environment): (Vec<_>, Vec<_>) =
-            equip.environment.into_iter().partition(|(name, _)| name == KNOWN_HOSTS);
-        self.know(known.into_iter().map(|(_, lines)| lines).collect());
+        self.know(equip.known_hosts);
         let trust = TRUST.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let variables = environment.into_iter().chain(trust).collect();
+        let variables = equip.environment.into_iter().chain(trust).collect();
         *self.variables.write().unwrap_or_else(PoisonError::into_inner) = variables;
     }
 

@@ -8,7 +8,7 @@ mod vitals;
 
 use std::sync::Arc;
 
-use berth_guest_protocol::{Answer, Control, Kind, decode};
+use berth_guest_protocol::{Answer, Control, Kind};
 
 use crate::{
     error::Result,
@@ -20,10 +20,10 @@ pub fn run(guest: &Arc<Guest>, wire: &mut Wire) -> Result<()> {
     loop {
         let (kind, payload) = wire.receive()?;
         let request = match kind {
-            Kind::Control => decode(&payload).map_err(|_| unexpected(kind))?,
+            Kind::Control => wire.decode(&payload)?,
             other => return Err(unexpected(other)),
         };
-        wire.push(Kind::Answer, &answer(guest, request))?;
+        wire.push(&answer(guest, request))?;
         wire.settle()?;
     }
 }

@@ -12,7 +12,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use berth_guest_protocol::{Event, Exit, Kind, decode};
+use berth_guest_protocol::{Event, Exit, Kind};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -194,13 +194,10 @@ impl<'w> Stream<'w> {
                     self.feed();
                 }
                 Kind::Event => {
-                    let event = decode(payload);
+                    let event = self.wire.decode(payload)?;
                     self.wire.consume_frame();
-                    if let Ok(event) = event {
-                        self.event(&event);
-                        continue;
-                    }
-                    return Err(unexpected(kind));
+                    self.event(&event);
+                    continue;
                 }
                 other => return Err(unexpected(other)),
             }
@@ -279,7 +276,7 @@ impl<'w> Stream<'w> {
         if let Progress::Done(exit) = &self.exit
             && (quiet || matches!(self.output, Progress::Told))
         {
-            self.wire.push(Kind::Exit, exit)?;
+            self.wire.push(exit)?;
             self.exit = Progress::Told;
         }
         Ok(())

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_guest_protocol::{Incoming, Kind, Listen, Opened};
+use berth_guest_protocol::{Incoming, Listen, Opened};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::Mode,
@@ -145,7 +145,7 @@ impl Announced<'_> {
         let (host, port) = peer.map_or((String::new(), 0), |peer| (peer.ip().to_string(), peer.port()));
         let ticket = self.guest.tickets.issue(socket);
         self.tickets.push((ticket, Instant::now() + CLAIM_WITHIN));
-        wire.send(Kind::Incoming, &Incoming { ticket, host, port })
+        wire.send(&Incoming { ticket, host, port })
     }
 
     fn expire(&mut self) {

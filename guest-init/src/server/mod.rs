@@ -6,7 +6,7 @@ mod workers;
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use berth_guest_protocol::{GENERATION, Kind, Open, Opened, Opening, Refused, RefusedKind, decode};
+use berth_guest_protocol::{Kind, Open, Opened, Opening, Refused, RefusedKind};
 use rustix::net::{AddressFamily, sockopt};
 
 use crate::{
@@ -73,31 +73,10 @@ fn opening(wire: &mut Wire) -> std::result::Result<Open, Refused> {
     if kind != Kind::Open {
         return Err(refused(RefusedKind::Malformed, "a stream starts with Open"));
     }
-    // The generation comes first so that it can be read whatever follows it.
-    match decode::<Opening>(&payload) {
-        Ok(opening) if opening.generation == GENERATION => Ok(opening.open),
-        Ok(opening) => Err(generation(opening.generation)),
-        Err(_) => Err(match first_varint(&payload) {
-            Some(other) if other != GENERATION => generation(other),
-            _ => refused(RefusedKind::Malformed, "Open does not decode"),
-        }),
-    }
-}
-
-fn generation(theirs: u16) -> Refused {
-    refused(RefusedKind::Generation, &format!("generation {theirs} asked, {GENERATION} spoken"))
-}
-
-/// postcard's u16: seven bits a byte, the lowest first.
-fn first_varint(payload: &[u8]) -> Option<u16> {
-    let mut value = 0_u32;
-    for (index, &byte) in payload.iter().take(3).enumerate() {
-        value |= u32::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            return u16::try_from(value).ok();
-        }
-    }
-    None
+    let Opening { speaks, open } =
+        Opening::decode(&payload).map_err(|_| refused(RefusedKind::Malformed, "Open does not decode"))?;
+    wire.greet(speaks).map_err(|error| malformed(&error))?;
+    Ok(open)
 }
 
 fn refused(kind: RefusedKind, message: &str) -> Refused {
@@ -116,17 +95,4 @@ pub fn tune(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(120));
     let _ = sockopt::set_tcp_keepintvl(socket, Duration::from_secs(15));
     let _ = sockopt::set_tcp_keepcnt(socket, 4);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_foreign_generation_is_read_whatever_follows() {
-        assert_eq!(first_varint(&[1, 99]), Some(1));
-        assert_eq!(first_varint(&[0xac, 0x02]), Some(300));
-        assert_eq!(first_varint(&[0xff, 0xff, 0xff]), None);
-        assert_eq!(first_varint(&[]), None);
-    }
 }

@@ -10,7 +10,8 @@ use std::{
 };
 
 use berth_guest_protocol::{
-    FrameError, HEADER, Header, Kind, MAX_DATA, Opened, Refused, Reply, encode, header, parse_header,
+    FrameError, HEADER, Header, Hello, Kind, MAX_DATA, Message, Opened, Refused, Reply, Speaks, Version,
+    decode, encode, header, parse_header,
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -31,6 +32,8 @@ pub struct Wire {
     inbox: Queue,
     outbox: Queue,
     replied: bool,
+    /// What the host has said that it speaks, as far as this end does.
+    version: Version,
 }
 
 /// Bytes that leave at the front. The buffer stays initialised, so that reading
@@ -120,7 +123,20 @@ impl Queue {
 
 impl Wire {
     pub fn new(socket: Arc<OwnedFd>) -> Self {
-        Self { socket, inbox: Queue::default(), outbox: Queue::default(), replied: false }
+        let version = Version::ONE;
+        Self { socket, inbox: Queue::default(), outbox: Queue::default(), replied: false, version }
+    }
+
+    /// Settles on the version, and says ours to a host that waits to hear it. It leaves
+    /// with the reply.
+    pub fn greet(&mut self, speaks: Speaks) -> Result<()> {
+        self.version = Version::OURS.settle(speaks.version());
+        if speaks.wants_hello() { self.push(&Hello { version: Version::OURS }) } else { Ok(()) }
+    }
+
+    /// A message that has arrived.
+    pub fn decode<M: Message>(&self, payload: &[u8]) -> Result<M> {
+        decode(self.version, payload).map_err(|_| unexpected(M::KIND))
     }
 
     /// Waits for the first frame, and not for ever.
@@ -155,20 +171,20 @@ impl Wire {
     }
 
     /// Sends one message and waits until the kernel has it.
-    pub fn send<T: serde::Serialize>(&mut self, kind: Kind, message: &T) -> Result<()> {
-        self.push(kind, message)?;
+    pub fn send<M: Message>(&mut self, message: &M) -> Result<()> {
+        self.push(message)?;
         self.flush()
     }
 
     pub fn reply(&mut self, opened: Opened) -> Result<()> {
         self.replied = true;
-        self.send(Kind::Reply, &Reply::Ok(opened))
+        self.send(&Reply::Ok(opened))
     }
 
     /// The same for a stream of requests, of which some may be there already.
     pub fn reply_soon(&mut self, opened: Opened) -> Result<()> {
         self.replied = true;
-        self.push(Kind::Reply, &Reply::Ok(opened))?;
+        self.push(&Reply::Ok(opened))?;
         self.settle()
     }
 
@@ -183,7 +199,7 @@ impl Wire {
         if self.replied {
             return Ok(());
         }
-        self.send(Kind::Reply, &Reply::Err(refused))?;
+        self.send(&Reply::Err(refused))?;
         self.finish();
         Ok(())
     }
@@ -221,8 +237,8 @@ impl Wire {
         }
     }
 
-    pub fn push<T: serde::Serialize>(&mut self, kind: Kind, message: &T) -> Result<()> {
-        let frame = encode(kind, message).map_err(invalid).during("encode", "a frame")?;
+    pub fn push<M: Message>(&mut self, message: &M) -> Result<()> {
+        let frame = encode(self.version, message).map_err(invalid).during("encode", "a frame")?;
         self.outbox.push(&frame);
         Ok(())
     }

@@ -15,7 +15,9 @@ use std::{
 };
 
 use berth_guest_protocol as protocol;
-use berth_guest_protocol::{Exec, Exit, GENERATION, HEADER, Kind, Open, Opening, Pty, Reply};
+use berth_guest_protocol::{
+    Exec, Exit, HEADER, Hello, Kind, Message, Open, Opening, Pty, Reply, Speaks, Version,
+};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_berth-guest-init");
 
@@ -59,10 +61,10 @@ impl Guest {
 
     pub fn open(&self, open: Open) -> (Stream, Reply) {
         let mut stream = Stream(self.raw());
-        stream.send(Kind::Open, &Opening { generation: GENERATION, open });
-        let (kind, payload) = stream.receive().expect("a reply");
-        assert_eq!(kind, Kind::Reply);
-        (stream, protocol::decode(&payload).unwrap())
+        stream.begin(Speaks::to(None), open);
+        assert_eq!(stream.message::<Hello>().version, Version::OURS);
+        let reply = stream.message();
+        (stream, reply)
     }
 
     pub fn exec(&self, line: &str, pty: Option<Pty>) -> Stream {
@@ -110,8 +112,19 @@ impl Outcome {
 }
 
 impl Stream {
-    pub fn send<T: serde::Serialize>(&mut self, kind: Kind, message: &T) {
-        self.0.write_all(&protocol::encode(kind, message).unwrap()).unwrap();
+    pub fn begin(&mut self, speaks: Speaks, open: Open) {
+        self.0.write_all(&Opening { speaks, open }.encode().unwrap()).unwrap();
+    }
+
+    pub fn send<M: Message>(&mut self, message: &M) {
+        self.0.write_all(&protocol::encode(Version::OURS, message).unwrap()).unwrap();
+    }
+
+    /// The next frame, which is one of these.
+    pub fn message<M: Message>(&mut self) -> M {
+        let (kind, payload) = self.receive().expect("a frame");
+        assert_eq!(kind, M::KIND);
+        protocol::decode(Version::OURS, &payload).unwrap()
     }
 
     pub fn data(&mut self, bytes: &[u8]) {
@@ -160,7 +173,7 @@ impl Stream {
                 Kind::Errors => outcome.err.extend(payload),
                 Kind::Eof => ended = true,
                 Kind::Exit => {
-                    outcome.exit = Some(protocol::decode(&payload).unwrap());
+                    outcome.exit = Some(protocol::decode(Version::OURS, &payload).unwrap());
                     outcome.exit_first = !ended;
                 }
                 other => panic!("{other:?}"),

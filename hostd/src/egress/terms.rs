@@ -3,7 +3,7 @@
 use super::known::known_hosts;
 use crate::host::Host;
 use berth_egress::control::{Secret, Terms};
-use berth_guest_protocol::{Equip, KNOWN_HOSTS};
+use berth_guest_protocol::Equip;
 use berth_types::{
     Machine,
     egress::{EgressMode, EgressPolicy, Projection},
@@ -54,15 +54,14 @@ fn info(host: &Host, machine: &Machine, policy: &EgressPolicy) -> serde_json::Va
 /// What its guest needs: whom to trust, and the placeholders.
 pub fn equipment(host: &Host, machine: &Machine) -> Equip {
     let secrets = host.vault.for_machine(machine);
-    let mut environment: Vec<(String, String)> = secrets
+    let environment: Vec<(String, String)> = secrets
         .iter()
         .filter(|secret| secret.meta.binding.projections().contains(&Projection::Placeholder))
         .filter(|secret| secret.meta.name.is_variable())
         .map(|secret| (secret.meta.name.to_string(), secret.meta.placeholder.clone()))
         .collect();
-    let known = known_hosts(&host.ssh_key, secrets.iter().map(|secret| &secret.meta.binding));
-    environment.extend((!known.is_empty()).then(|| (KNOWN_HOSTS.to_owned(), known)));
-    Equip { authority: host.authority.clone(), roots: host.roots.clone(), environment }
+    let known_hosts = known_hosts(&host.ssh_key, secrets.iter().map(|secret| &secret.meta.binding));
+    Equip { authority: host.authority.clone(), roots: host.roots.clone(), environment, known_hosts }
 }
 
 /// In words, for `info`.

@@ -9,7 +9,7 @@
 use super::{Answer, Ask, Handle, Policy, Public, capture::Restored, monitor::Monitor, power::Powered};
 use crate::{
     error::{Error, Result},
-    guest::Control,
+    guest::{Control, Heard},
     host::Host,
     net::{Alarm, Link, Network},
     storage::Busy,
@@ -120,7 +120,7 @@ impl Actor {
             Beginning::Called(network) => self.keep(network).await,
             Beginning::Adopted(vm, network) => {
                 let memory = self.host.ledger.take_memory(&self.record.owner, self.record.memory);
-                self.adopted(Powered { vm, network, _memory: memory }).await;
+                self.adopted(Powered { vm, network, heard: Heard::default(), _memory: memory }).await;
             }
         }
         loop {
@@ -366,8 +366,8 @@ impl Actor {
 
 /// The guest's own name follows a rename; if it cannot now, the next start does it.
 async fn tell_name(link: &Link, machine: &Machine) {
-    let limit = Duration::from_secs(3);
-    let told = timeout(limit, Control::when_repaired(link, machine, None, limit));
+    let (limit, heard) = (Duration::from_secs(3), Heard::default());
+    let told = timeout(limit, Control::when_repaired(link, machine, None, &heard, limit));
     if !matches!(told.await, Ok(Ok(_))) {
         tracing::warn!(name = %machine.name, "a guest was not told its new name");
     }

@@ -96,6 +96,7 @@ impl Actor {
         fault::point("capture.saved");
         let directory = self.host.storage.directory(&self.record.id);
         let manifest = archive::manifest(&self.record, why, self.host.driver.as_ref());
+        let manifest = Generation { guest: up.powered.heard.number(), ..manifest };
         let frozen = self.host.archive.freeze(manifest, directory, way).await;
         // Device state must never meet RAM that has gone on without it.
         self.host.storage.forget_state(&self.record.id);

@@ -3,9 +3,10 @@
 use super::actor::{Actor, Up};
 use crate::{
     error::Result,
-    guest::{Control, GuestError, printable},
+    guest::{Control, printable},
     machine::power::Powered,
 };
+use berth_guest_client::GuestError;
 use berth_hypervisor::Exit;
 use berth_types::{Event, Failure, Machine, MachineId, State, next};
 use jiff::Timestamp;

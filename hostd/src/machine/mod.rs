@@ -15,7 +15,7 @@ mod still;
 mod up;
 
 pub use actor::{Beginning, spawn};
-pub use power::{Powered, greet, missing_image, power, prepare, resume};
+pub use power::{Powered, greet, lost, missing_image, power, prepare, resume};
 pub use still::settled;
 
 use crate::{egress, host::Host, net::Link};

@@ -2,10 +2,11 @@
 //! do anything?
 
 use crate::{
-    guest::{Control, GuestError},
+    guest::{Control, describe},
     host::Host,
     net::Link,
 };
+use berth_guest_client::GuestError;
 use berth_guest_protocol::Vitals;
 use berth_hypervisor::Vm;
 use berth_types::{Activity, MachineId};
@@ -208,10 +209,10 @@ async fn watch(
             match asked {
                 Ok(vitals) => break vitals,
                 Err(GuestError::Silent) => return silent(patience),
-                Err(error @ (GuestError::Protocol(_) | GuestError::Refused(_))) => return error.to_string(),
-                Err(GuestError::Io(_)) => match timeout_at(deadline, Control::when_up(&link)).await {
+                Err(error) if !error.is_broken() => return describe(&error),
+                Err(_) => match timeout_at(deadline, Control::when_up(&link)).await {
                     Ok(Ok(fresh)) => *control = Some(fresh),
-                    Ok(Err(error)) => return error.to_string(),
+                    Ok(Err(error)) => return describe(&error),
                     Err(_) => return silent(patience),
                 },
             }

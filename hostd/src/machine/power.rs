@@ -2,12 +2,13 @@
 
 use crate::{
     error::{Error, Result},
-    guest::{Control, GuestError, printable},
+    guest::{Control, Heard, describe, printable},
     host::Host,
     ledger::MemoryLease,
     net::Network,
     template,
 };
+use berth_guest_client::GuestError;
 use berth_hypervisor::{Launch, Origin, Vm};
 use berth_types::{ByteSize, Code, Generation, Machine, Refusal};
 use std::{
@@ -23,6 +24,8 @@ const REPAIR: Duration = Duration::from_secs(30);
 pub struct Powered {
     pub vm: Arc<dyn Vm>,
     pub network: Network,
+    /// What guest-init was heard to speak, now or when its memory was saved.
+    pub heard: Heard,
     /// Given back with the rest.
     pub _memory: MemoryLease,
 }
@@ -95,7 +98,7 @@ pub async fn power(
         Ok(host.driver.start(launch).await?)
     };
     match powered.await {
-        Ok(vm) => Ok(Powered { vm, network, _memory: memory }),
+        Ok(vm) => Ok(Powered { vm, network, heard: Heard::default(), _memory: memory }),
         Err(error) => Err((error, memory, network)),
     }
 }
@@ -129,7 +132,7 @@ pub async fn resume(
     };
     let starting = power(host, machine, memory, network, Some(laid_out));
     let (powered, parted) = tokio::join!(starting, parting);
-    let (powered, parted) = match (powered, parted) {
+    let (mut powered, parted) = match (powered, parted) {
         (Err((_, memory, network)), Err(error)) => return Err((error, memory, network)),
         (Err(failed), Ok(())) => return Err(failed),
         (Ok(powered), parted) => (powered, parted),
@@ -145,13 +148,14 @@ pub async fn resume(
     };
     match going.await {
         Ok(()) => {
+            powered.heard = Heard::new(generation.guest);
             // Used up: with RAM that has gone on it would be somebody else's past.
             host.storage.forget_state(&machine.id);
             tracing::debug!(machine = %machine.id, ?thawed, resumed = ?clock.elapsed(), "resumed");
             Ok(powered)
         }
         Err(error) => {
-            let Powered { vm, network, _memory } = powered;
+            let Powered { vm, network, _memory, .. } = powered;
             let _ = vm.kill().await;
             Err((error, _memory, network))
         }
@@ -164,7 +168,7 @@ pub async fn greet(host: &Host, machine: &Machine, powered: &Powered, limit: Dur
     let (link, equipment) = (&powered.network.link, crate::egress::equipment(host, machine));
     let clock = Instant::now();
     let control = tokio::select! {
-        control = timeout(limit, Control::when_repaired(link, machine, Some(equipment), REPAIR)) => match control {
+        control = timeout(limit, Control::when_repaired(link, machine, Some(equipment), &powered.heard, REPAIR)) => match control {
             Ok(control) => control.map_err(lost)?,
             Err(_) => return Err(Error::Guest(format!("it did not come up within {} s", limit.as_secs()))),
         },
@@ -175,7 +179,7 @@ pub async fn greet(host: &Host, machine: &Machine, powered: &Powered, limit: Dur
 }
 
 pub fn lost(error: GuestError) -> Error {
-    Error::Guest(error.to_string())
+    Error::Guest(describe(&error))
 }
 
 pub fn missing_image(name: &str) -> Refusal {

@@ -15,7 +15,7 @@ use crate::{
     net::Network,
     storage::Way,
 };
-use berth_types::{Event, GenerationId, State, Why, next};
+use berth_types::{Event, Generation, GenerationId, State, Why, next};
 use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -229,11 +229,12 @@ impl Actor {
             return Err(error.into());
         }
         let Some(up) = self.up.take() else { return Err(Error::Guest("it has no process".into())) };
-        let Powered { mut network, .. } = up.powered;
+        let Powered { mut network, heard, .. } = up.powered;
         drop((up.monitor, still));
         fault::point("sleep.ended");
         // 4. The files become a generation.
         let manifest = archive::manifest(&self.record, why.clone(), self.host.driver.as_ref());
+        let manifest = Generation { guest: heard.number(), ..manifest };
         let directory = self.host.storage.directory(&self.record.id);
         let generation = match self.host.archive.freeze(manifest, directory, Way::Move).await {
             Ok(generation) => generation,

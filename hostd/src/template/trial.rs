@@ -64,9 +64,7 @@ async fn start(host: &Host, machine: &Machine, template: &Generation) -> Result<
 
 async fn learn(host: &Host, machine: &Machine, template: &Generation, powered: &Powered) -> Result<()> {
     machine::greet(host, machine, powered, host.boot_limit()).await?;
-    guest::run(&powered.network.link, FAMILIAR, FREEZE)
-        .await
-        .map_err(|error| Error::Guest(error.to_string()))?;
+    guest::run(&powered.network.link, FAMILIAR, FREEZE).await.map_err(machine::lost)?;
     fault::point("template.tried");
     host.storage.learn(powered.vm.pid(), &machine.id, &template.id).await
 }

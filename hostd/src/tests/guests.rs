@@ -6,12 +6,13 @@ use crate::{
     net::{Link, Network, Networks, Taps},
 };
 use berth_guest_protocol::{
-    Answer, Control, HEADER, Kind, Open, Opened, Opening, Reply, Vitals, decode, encode, parse_header,
+    Answer, Control, Exit as Ended, HEADER, Hello, Kind, Message, Open, Opened, Opening, Refused,
+    RefusedKind, Reply, Version, Vitals, decode, encode, frozen::v1, header, parse_header,
 };
 use berth_hypervisor::{Exit, fake::Fake};
 use berth_types::MachineId;
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs::File,
     net::SocketAddr,
     sync::{Arc, Mutex, Weak},
@@ -34,6 +35,8 @@ pub enum Manners {
     Absorbed,
     /// Never does what it is told on shutdown.
     Stubborn,
+    /// Speaks version 1 alone, and as strictly as it was.
+    Old,
 }
 
 #[derive(Clone)]
@@ -51,6 +54,9 @@ struct Inner {
     clock: u64,
     /// A command was begun that does not end.
     absorbed: bool,
+    /// What was said on each connection: the payloads of all frames.
+    heard: BTreeMap<usize, Vec<Vec<u8>>>,
+    connections: usize,
 }
 
 impl Guests {
@@ -64,6 +70,8 @@ impl Guests {
             mute: None,
             clock: 0,
             absorbed: false,
+            heard: BTreeMap::new(),
+            connections: 0,
         })))
     }
 
@@ -89,6 +97,11 @@ impl Guests {
     /// Has a guest begun a command that does not end?
     pub fn is_absorbed(&self) -> bool {
         self.0.lock().unwrap().absorbed
+    }
+
+    /// What was said since this was asked last, of each connection the payloads of its frames.
+    pub fn heard(&self) -> Vec<Vec<Vec<u8>>> {
+        std::mem::take(&mut self.0.lock().unwrap().heard).into_values().collect()
     }
 
     pub fn open(&self) -> usize {
@@ -125,22 +138,48 @@ impl Guests {
         if hangs || self.manners() == Manners::Mute {
             return std::future::pending().await;
         }
-        let opening: Opening = decode(&receive(&mut stream).await.1).unwrap();
-        assert_eq!(opening.generation, berth_guest_protocol::GENERATION);
-        if matches!(opening.open, Open::Exec(_)) {
+        let payload = receive(&mut stream).await.1;
+        let connection = {
+            let mut inner = self.0.lock().unwrap();
+            inner.connections += 1;
+            let connection = inner.connections;
+            inner.heard.insert(connection, vec![payload.clone()]);
+            connection
+        };
+        let Opening { speaks, open } = Opening::decode(&payload).unwrap();
+        let version = if self.manners() == Manners::Old {
+            if v1::decode::<v1::Opening>(&payload).unwrap().generation != v1::GENERATION {
+                let refused = Refused { kind: RefusedKind::Version, message: "1 spoken".into() };
+                return send(&mut stream, Version::ONE, &Reply::Err(refused)).await;
+            }
+            Version::ONE
+        } else {
+            Version::OURS.settle(speaks.version())
+        };
+        if version > Version::ONE {
+            send(&mut stream, version, &Hello { version: Version::OURS }).await;
+        }
+        if matches!(open, Open::Exec(_)) {
             if self.manners() == Manners::Absorbed {
                 self.0.lock().unwrap().absorbed = true;
                 return std::future::pending().await;
             }
-            // It ran, said nothing, and the guest closed its stream.
-            return;
+            // It ran, and said nothing.
+            send(&mut stream, version, &Reply::Ok(Opened::Exec { pid: 1 })).await;
+            stream.write_all(&header(Kind::Eof, 0)).await.unwrap();
+            return send(&mut stream, version, &Ended::Status(0)).await;
         }
-        let reply: Reply = Ok(Opened::Control);
-        stream.write_all(&encode(Kind::Reply, &reply).unwrap()).await.unwrap();
+        send(&mut stream, version, &Reply::Ok(Opened::Control)).await;
         loop {
             let (kind, payload) = receive(&mut stream).await;
             assert_eq!(kind, Kind::Control);
-            let command: Control = decode(&payload).unwrap();
+            if version == Version::ONE {
+                v1::decode::<v1::Control>(&payload).unwrap();
+            }
+            let command: Control = decode(version, &payload).unwrap();
+            if let Some(said) = self.0.lock().unwrap().heard.get_mut(&connection) {
+                said.push(payload);
+            }
             if let Control::Repair(repair) = &command {
                 self.0.lock().unwrap().clock = repair.clock;
             }
@@ -150,9 +189,9 @@ impl Guests {
                 (_, Control::Shutdown(_)) => self.end(&network),
                 (_, Control::Vitals) => {
                     let vitals = Answer::Vitals(self.0.lock().unwrap().vitals.clone());
-                    stream.write_all(&encode(Kind::Answer, &vitals).unwrap()).await.unwrap();
+                    send(&mut stream, version, &vitals).await;
                 }
-                _ => stream.write_all(&encode(Kind::Answer, &Answer::Done).unwrap()).await.unwrap(),
+                _ => send(&mut stream, version, &Answer::Done).await,
             }
         }
     }
@@ -172,6 +211,11 @@ impl Guests {
 /// A guest with a command under way does not fall asleep.
 fn busy() -> Vitals {
     Vitals { commands: 1, ..Vitals::default() }
+}
+
+async fn send<M: Message>(stream: &mut TcpStream, version: Version, message: &M) {
+    // The other side may be gone.
+    let _ = stream.write_all(&encode(version, message).unwrap()).await;
 }
 
 /// Ends its task quietly when the other side is gone.

@@ -30,6 +30,10 @@ pub struct Generation {
     /// The host's boot in which it was frozen. `None`: an earlier version did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootId>,
+    /// The version of the guest protocol that guest-init in its memory was heard to speak.
+    /// `None`: nobody has heard it, or an earlier version did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<u16>,
 }
 
 /// Why it was kept, which decides how long it is.

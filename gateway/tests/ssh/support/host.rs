@@ -4,7 +4,7 @@ use berth_api::{
     Call, Caller, Connection, Identity, KeyNotice, MachineView, Message, NetworkView, Reply, Request,
     Resolved, Session, Usage,
 };
-use berth_guest_protocol::{Kind, Opened, Reply as GuestReply, encode};
+use berth_guest_protocol::{Opened, Reply as GuestReply, Version, encode};
 use berth_types::{
     ByteSize, Code, DEFAULT_MACHINE, MachineId, MachineName, Quota, Refusal, SshKey, State, UserId,
 };
@@ -319,7 +319,7 @@ impl World {
         setsockopt(&stream, sockopt::SndBuf, &(32 << 10)).unwrap();
         let (mut guest, _) = listener.accept().unwrap();
         let reply = GuestReply::Ok(Opened::Exec { pid: 1 });
-        guest.write_all(&encode(Kind::Reply, &reply).unwrap()).unwrap();
+        guest.write_all(&encode(Version::ONE, &reply).unwrap()).unwrap();
         self.stuck.push(guest);
         stream
     }

@@ -1,10 +1,10 @@
-//! A guest's ctl link, spoken by a test.
+//! A guest's ctl link, spoken by a test in version 1, which every guest speaks.
 
 use super::net;
 use anyhow::{Context, Result, bail};
 use berth_guest_protocol::{
-    Answer, Command, Control, Exec, Exit, GENERATION, HEADER, Kind, Open, Opening, Repair, Reply, Shutdown,
-    decode, encode, parse_header,
+    Answer, Command, Control, Exec, Exit, HEADER, Kind, Open, Opening, Repair, Reply, Shutdown, Speaks,
+    Version, decode, encode, header, parse_header,
 };
 use std::{
     io::{Read, Write},
@@ -47,7 +47,7 @@ impl Guest {
     pub fn answers(&self, limit: Duration) -> bool {
         let asked = || -> Result<Answer> {
             let mut stream = self.open(Open::Control, limit)?;
-            stream.write_all(&encode(Kind::Control, &Control::Ping)?)?;
+            stream.write_all(&encode(Version::ONE, &Control::Ping)?)?;
             answer(&mut stream)
         };
         matches!(asked(), Ok(Answer::Done))
@@ -55,13 +55,13 @@ impl Guest {
 
     fn control(&self, control: &Control) -> Result<Answer> {
         let mut stream = self.open(Open::Control, ANSWER)?;
-        stream.write_all(&encode(Kind::Control, control)?)?;
+        stream.write_all(&encode(Version::ONE, control)?)?;
         answer(&mut stream)
     }
 
     pub fn shut_down(&self, how: Shutdown) -> Result<()> {
         let mut stream = self.open(Open::Control, ANSWER)?;
-        Ok(stream.write_all(&encode(Kind::Control, &Control::Shutdown(how))?)?)
+        Ok(stream.write_all(&encode(Version::ONE, &Control::Shutdown(how))?)?)
     }
 
     /// Runs a line as the machine's user and gives its standard output.
@@ -74,7 +74,7 @@ impl Guest {
                 Kind::Data => output.extend(payload),
                 Kind::Errors => eprintln!("{line}: {}", String::from_utf8_lossy(&payload)),
                 Kind::Exit => {
-                    let exit: Exit = decode(&payload)?;
+                    let exit: Exit = decode(Version::ONE, &payload)?;
                     anyhow::ensure!(exit == Exit::Status(0), "{line}: {exit:?}");
                     return Ok(String::from_utf8(output)?.trim().to_owned());
                 }
@@ -87,16 +87,16 @@ impl Guest {
     pub fn send(&self, line: &str) -> Result<TcpStream> {
         let command = Command::Line(line.as_bytes().to_vec());
         let mut stream = self.open(Open::Exec(Exec { command, env: Vec::new(), pty: None }), ANSWER)?;
-        stream.write_all(&encode(Kind::Eof, &())?)?;
+        stream.write_all(&header(Kind::Eof, 0))?;
         Ok(stream)
     }
 
     fn open(&self, open: Open, limit: Duration) -> Result<TcpStream> {
         let mut stream = net::connect(&self.0, limit)?;
         stream.set_read_timeout(Some(limit))?;
-        stream.write_all(&encode(Kind::Open, &Opening { generation: GENERATION, open })?)?;
+        stream.write_all(&Opening { speaks: Speaks::UpTo(Version::ONE), open }.encode()?)?;
         match frame(&mut stream)? {
-            (Kind::Reply, payload) => match decode::<Reply>(&payload)? {
+            (Kind::Reply, payload) => match decode::<Reply>(Version::ONE, &payload)? {
                 Ok(_) => Ok(stream),
                 Err(refused) => bail!("refused: {refused:?}"),
             },
@@ -107,7 +107,7 @@ impl Guest {
 
 fn answer(stream: &mut TcpStream) -> Result<Answer> {
     match frame(stream)? {
-        (Kind::Answer, payload) => Ok(decode(&payload)?),
+        (Kind::Answer, payload) => Ok(decode(Version::ONE, &payload)?),
         (kind, _) => bail!("{kind:?} in place of an answer"),
     }
 }
