@@ -10,6 +10,7 @@ mod hardware;
 mod limits;
 mod logins;
 mod memory;
+mod older_guest;
 mod session;
 mod support;
 mod transcripts;

@@ -12,6 +12,7 @@ mod quotas;
 mod recovery;
 mod rest;
 mod undo;
+mod versions;
 
 use crate::{
     archive::Archive,

@@ -8,7 +8,7 @@ pub use host::{Host, SLOW, WORD};
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Output, Stdio},
@@ -55,7 +55,7 @@ pub struct Service {
     pub port: u16,
     pub host: Host,
     gateway: Child,
-    guest: Child,
+    guest: Option<Child>,
     log: Log,
 }
 
@@ -99,12 +99,23 @@ impl Service {
 
     /// With a changed configuration.
     pub fn with(change: impl FnOnce(String) -> String) -> Self {
+        let (guest, address) = start_guest();
+        let mut service = Self::between(address, change);
+        service.guest = Some(guest);
+        service
+    }
+
+    /// With another guest than today's.
+    pub fn with_guest(address: SocketAddr) -> Self {
+        Self::between(address, |config| config)
+    }
+
+    fn between(guest: SocketAddr, change: impl FnOnce(String) -> String) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let directory = PathBuf::from(format!("/tmp/bg-{}-{count}", std::process::id()));
         fs::create_dir_all(directory.join("run")).unwrap();
-        let (guest, guest_address) = start_guest();
-        let host = Host::start(&directory.join("run/hostd.sock"), guest_address);
+        let host = Host::start(&directory.join("run/hostd.sock"), guest);
         let port = free_port();
         let config = change(
             berth_config::DEFAULT_TOML
@@ -126,7 +137,7 @@ impl Service {
             line.clear();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "the gateway did not start");
         }
-        Self { directory, port, host, gateway, guest, log: Log::follow(log) }
+        Self { directory, port, host, gateway, guest: None, log: Log::follow(log) }
     }
 
     /// Has the gateway's log this in it by now?
@@ -206,7 +217,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        for child in [&mut self.gateway, &mut self.guest] {
+        for child in std::iter::once(&mut self.gateway).chain(&mut self.guest) {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -260,7 +271,7 @@ impl Done {
     }
 }
 
-fn start_guest() -> (Child, std::net::SocketAddr) {
+fn start_guest() -> (Child, SocketAddr) {
     let mut guest = Command::new(guest_init())
         .args(["serve", "--listen", "127.0.0.1:0"])
         .stdout(Stdio::piped())
