@@ -85,7 +85,7 @@ fn messages_that_were_altered_are_errors_or_messages() {
             let place = usize::from(next()) % payload.len();
             payload[place] = next();
         }
-        if next() % 3 == 0 {
+        if next().is_multiple_of(3) {
             payload.truncate(usize::from(next()) % (payload.len() + 1));
         }
         payload.extend((0..next() % 4).map(|_| next()));
