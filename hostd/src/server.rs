@@ -5,7 +5,7 @@ use crate::{
     host::Host,
     verb::{self, Outcome, Progress},
 };
-use berth_api::{Call, Caller, Connection, ConnectionError, GENERATION, Message, Request};
+use berth_api::{Call, Caller, Connection, ConnectionError, FORMAT_VERSION, Message, OtherVersion, Request};
 use berth_types::{Code, Refusal};
 use nix::unistd::{User, chown};
 use std::{
@@ -79,8 +79,12 @@ async fn converse(
 ) -> Result<(), ConnectionError> {
     let uid = connection.peer_uid()?;
     loop {
-        let call = match connection.receive::<Call>().await {
-            Ok((call, _)) => call,
+        let call = match connection.receive_call().await {
+            Ok(Ok(call)) => call,
+            Ok(Err(other)) => {
+                connection.send(&Message::Done(Err(refuse(other))), None).await?;
+                continue;
+            }
             Err(ConnectionError::Closed) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -116,11 +120,13 @@ async fn converse(
     }
 }
 
+fn refuse(OtherVersion(version): OtherVersion) -> Refusal {
+    let message =
+        format!("the caller's requests have format version {version}, hostd reads {FORMAT_VERSION}");
+    Refusal::new(Code::Unavailable, message, "restart both daemons with one version")
+}
+
 async fn answer(host: Arc<Host>, call: Call, uid: u32, gateway: Option<u32>, progress: Progress) -> Outcome {
-    if call.generation != GENERATION {
-        let message = format!("the caller speaks generation {}, this is {GENERATION}", call.generation);
-        return Err(Refusal::new(Code::Unavailable, message, "restart both daemons with one version"));
-    }
     let trusted = uid == 0 || Some(uid) == gateway;
     match call.caller {
         Caller::Gateway if trusted => verb::for_gateway(&host, call.request).await,

@@ -1,7 +1,6 @@
 //! The client: a few kept connections, one call on each at a time.
 
 use crate::{
-    GENERATION,
     codec::{Connection, ConnectionError},
     message::{Call, Caller, Message, Reply, Request},
 };
@@ -73,7 +72,7 @@ impl Client {
     ) -> Result<(Reply, Option<OwnedFd>), CallError> {
         let unavailable = |source| CallError::Unavailable { path: self.path.to_path_buf(), source };
         let mut connection = self.connection().await.map_err(unavailable)?;
-        let call = Call { generation: GENERATION, caller, request };
+        let call = Call::new(caller, request);
         connection.send(&call, None).await.map_err(unavailable)?;
         // The kernel may hand over the reply's descriptor with progress that was sent
         // just before it.

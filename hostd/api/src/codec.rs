@@ -1,5 +1,6 @@
 //! Messages on a unix socket: a length, JSON, and at most one descriptor.
 
+use crate::message::{Call, OtherVersion};
 use rustix::{
     io::Errno,
     net::{
@@ -89,6 +90,21 @@ impl Connection {
     }
 
     pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Option<OwnedFd>), ConnectionError> {
+        let frame = self.frame().await?;
+        let message = serde_json::from_slice(frame.get(4..).unwrap_or_default())?;
+        Ok((message, self.descriptor.take()))
+    }
+
+    /// A call, or the version of one that is another's: its request is not read then.
+    pub async fn receive_call(&mut self) -> Result<Result<Call, OtherVersion>, ConnectionError> {
+        let frame = self.frame().await?;
+        // No call brings one.
+        self.descriptor = None;
+        Ok(Call::parse(frame.get(4..).unwrap_or_default())?)
+    }
+
+    /// A message with its length before it.
+    async fn frame(&mut self) -> Result<Zeroizing<Vec<u8>>, ConnectionError> {
         let length = loop {
             if let Some(prefix) = self.received.first_chunk::<4>() {
                 break u32::from_le_bytes(*prefix) as usize;
@@ -102,9 +118,7 @@ impl Connection {
             self.fill().await?;
         }
         let rest = self.received.split_off(length + 4);
-        let frame = Zeroizing::new(std::mem::replace(&mut self.received, rest));
-        let message = serde_json::from_slice(frame.get(4..).unwrap_or_default())?;
-        Ok((message, self.descriptor.take()))
+        Ok(Zeroizing::new(std::mem::replace(&mut self.received, rest)))
     }
 
     async fn fill(&mut self) -> Result<(), ConnectionError> {
@@ -162,6 +176,7 @@ fn again<T>(result: rustix::io::Result<T>) -> io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Caller, Request};
     use std::io::{Read, Write};
 
     #[tokio::test]
@@ -183,6 +198,33 @@ mod tests {
         drop(left);
         assert!(!right.is_idle());
         assert!(matches!(right.receive::<String>().await, Err(ConnectionError::Closed)));
+    }
+
+    #[tokio::test]
+    async fn a_call_of_another_version_is_told_from_one_that_does_not_decode() {
+        let received = async |text: &str| {
+            let (left, right) = UnixStream::pair().unwrap();
+            let (mut left, mut right) = (Connection::new(left), Connection::new(right));
+            left.send(&serde_json::from_str::<serde_json::Value>(text).unwrap(), None).await.unwrap();
+            right.receive_call().await
+        };
+        let ready = Call::new(Caller::Operator, Request::Ready);
+        let sent = serde_json::to_string(&ready).unwrap();
+        assert_eq!(received(&sent).await.unwrap(), Ok(ready));
+        // As a gateway says it that has no format versions yet.
+        let older = r#"{"generation":2,"caller":"operator","request":{"do":"ready"}}"#;
+        assert_eq!(received(older).await.unwrap().unwrap().request, Request::Ready);
+        for (version, text) in [
+            (99, r#"{"format_version":99,"caller":{"robot":1},"request":{"do":"fly"}}"#),
+            (1, r#"{"generation":1,"caller":"operator","request":{"do":"ready"}}"#),
+            (1, r#"{"caller":"operator","request":{"do":"ready"}}"#),
+        ] {
+            assert_eq!(received(text).await.unwrap(), Err(OtherVersion(version)), "{text}");
+        }
+        for text in [r#"{"format_version":2,"caller":"operator","request":{"do":"fly"}}"#, "7"] {
+            let refused = received(text).await;
+            assert!(matches!(refused, Err(ConnectionError::Malformed(_))), "{text}: {refused:?}");
+        }
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ mod view;
 pub use client::{CallError, Client};
 pub use codec::{Connection, ConnectionError, MAX_MESSAGE};
 pub use egress::{EgressChange, EgressTarget, EgressView, Ineffective, SecretInput, SecretView};
-pub use message::{Call, Caller, Message, Reply, Request, Session};
+pub use message::{Call, Caller, Message, OtherVersion, Reply, Request, Session};
 pub use view::{
     Identity, KeyNotice, LostView, MachineView, NetworkView, PointView, Resolved, Status, StrandedView,
     Usage, UserView, WhyView,
@@ -25,5 +25,6 @@ pub use view::{
 /// the gateway to ask hostd [`Request::Ready`]. No machine can have that name.
 pub const READY_LOGIN: &str = "_ready";
 
-/// Of the API; both ends must agree.
-pub const GENERATION: u16 = 2;
+/// Of the API; both ends must agree. hostd reads a caller's before anything else that it says,
+/// and refuses another by its number.
+pub const FORMAT_VERSION: u64 = 2;

@@ -1,6 +1,7 @@
 //! Requests and replies.
 
 use crate::{
+    FORMAT_VERSION,
     egress::{EgressChange, EgressTarget, EgressView, SecretInput, SecretView},
     view::{
         Identity, KeyNotice, LostView, MachineView, PointView, Resolved, Status, StrandedView, UserView,
@@ -16,9 +17,46 @@ use std::net::IpAddr;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    pub generation: u16,
+    /// Checked before the rest is read, see [`Call::parse`].
+    #[serde(default)]
+    format_version: u64,
+    /// The same number for builds before format versions, which require it.
+    #[serde(default)]
+    generation: u64,
     pub caller: Caller,
     pub request: Request,
+}
+
+impl Call {
+    pub const fn new(caller: Caller, request: Request) -> Self {
+        Self { format_version: FORMAT_VERSION, generation: FORMAT_VERSION, caller, request }
+    }
+}
+
+/// A caller of another version, whose request was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherVersion(pub u64);
+
+/// Only the version of a call; the rest of it may be nothing that this build knows.
+#[derive(Deserialize)]
+struct Version {
+    #[serde(default)]
+    format_version: Option<u64>,
+    #[serde(default)]
+    generation: Option<u64>,
+}
+
+impl Call {
+    pub(crate) fn parse(text: &[u8]) -> Result<Result<Self, OtherVersion>, serde_json::Error> {
+        let Version { format_version, generation } = serde_json::from_slice(text)?;
+        match format_version.or(generation) {
+            Some(FORMAT_VERSION) => {
+                let Self { caller, request, .. } = serde_json::from_slice(text)?;
+                Ok(Ok(Self::new(caller, request)))
+            }
+            version => Ok(Err(OtherVersion(version.unwrap_or(1)))),
+        }
+    }
 }
 
 /// On whose behalf. The gateway has checked a user's key before it says `User`.
