@@ -14,6 +14,12 @@ pub enum AuditError {
     Key { path: PathBuf },
     #[error("{} is no head of a log", path.display())]
     Head { path: PathBuf },
+    #[error(
+        "{} has format version {version}, and this berth reads up to {}: start the newer one again",
+        path.display(),
+        crate::line::FORMAT_VERSION
+    )]
+    Newer { path: PathBuf, version: u64 },
 }
 
 pub trait FileContext<T> {

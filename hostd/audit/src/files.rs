@@ -1,6 +1,9 @@
 //! The files of a log: their names, their order, and the head.
 
-use super::error::{AuditError, FileContext};
+use super::{
+    error::{AuditError, FileContext},
+    line::{self, Unreadable},
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -90,13 +93,15 @@ pub fn read_head(directory: &Path, series: Series) -> Result<Option<Head>, Audit
 /// A head by its path, such as a copy that was kept elsewhere.
 pub fn read_head_file(path: &Path) -> Result<Head, AuditError> {
     let bytes = fs::read(path).file("read", path)?;
-    serde_json::from_slice(&bytes).map_err(|_| AuditError::Head { path: path.to_owned() })
+    line::decode(&bytes).map_err(|unreadable| match unreadable {
+        Unreadable::Damaged => AuditError::Head { path: path.to_owned() },
+        Unreadable::Newer(version) => AuditError::Newer { path: path.to_owned(), version },
+    })
 }
 
 /// Replaced in one step: a crash leaves the old one.
 pub fn write_head(directory: &Path, series: Series, head: &Head) -> Result<(), AuditError> {
-    let bytes = serde_json::to_vec(head).map_err(AuditError::Encode)?;
-    replace(&series.head_path(directory), &bytes)
+    replace(&series.head_path(directory), &line::encode(head)?)
 }
 
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), AuditError> {

@@ -22,6 +22,7 @@ mod backwards;
 mod chain;
 mod error;
 mod files;
+mod line;
 mod log;
 mod mend;
 mod query;

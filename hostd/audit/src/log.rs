@@ -4,6 +4,7 @@ use super::{
     chain,
     error::{AuditError, FileContext},
     files::{self, LONGEST_LINE, Series},
+    line,
     mend::{End, mend},
 };
 use berth_types::{AuditEntry, AuditEvent};
@@ -59,6 +60,10 @@ impl Log {
         fs::set_permissions(directory, Permissions::from_mode(0o700)).file("protect", directory)?;
         let public = chain::hex(key.verifying_key().as_bytes());
         files::replace(&directory.join(files::PUBLIC_KEY), public.as_bytes())?;
+        if let Err(newer @ AuditError::Newer { .. }) = files::read_head(directory, series) {
+            // The next checkpoint would write over it.
+            return Err(newer);
+        }
         let numbers = series.list(directory)?;
         let number = numbers.last().copied().unwrap_or(1);
         let End { seq, prev, torn } = mend(directory, series, &numbers)?;
@@ -143,7 +148,7 @@ impl Log {
 
     fn line(&self, time: Timestamp, event: AuditEvent) -> Result<Vec<u8>, AuditError> {
         let entry = AuditEntry { seq: self.seq, time, event, prev: self.prev.clone() };
-        serde_json::to_vec(&entry).map_err(AuditError::Encode)
+        line::encode_entry(&entry)
     }
 
     /// The next file. The last one ends signed, and says which may go: a crash

@@ -8,8 +8,8 @@ use super::{
     chain,
     error::{AuditError, FileContext},
     files::{LONGEST_LINE, Series},
+    line::{self, Unreadable},
 };
-use berth_types::AuditEntry;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use std::{
@@ -41,7 +41,7 @@ pub fn mend(directory: &Path, series: Series, numbers: &[u64]) -> Result<End, Au
     // The newest file may have no line yet: the process was killed just after it had made it.
     for number in numbers.iter().rev() {
         let path = series.path(directory, *number);
-        if let Some((seq, prev)) = last_line(&path).file("read", &path)? {
+        if let Some((seq, prev)) = last_line(&path)? {
             return Ok(End { seq, prev, torn });
         }
     }
@@ -89,26 +89,40 @@ fn aside(path: &Path) -> PathBuf {
 
 /// The next line's number and the hash of the last. A line that does not decode, which
 /// somebody changed, counts as one: the chain goes on behind it, and `verify` points at it.
-fn last_line(path: &Path) -> io::Result<Option<(u64, String)>> {
-    let file = File::open(path)?;
-    let Some(newline) = file.metadata()?.len().checked_sub(1) else { return Ok(None) };
-    let start = newline_before(&file, newline)?.map_or(0, |at| at + 1);
-    let mut hash = Sha256::new();
-    copy(&file, start, newline, |bytes| {
-        hash.update(bytes);
-        Ok(())
-    })?;
+/// A log that ends with a line of a newer version is not gone on with.
+fn last_line(path: &Path) -> Result<Option<(u64, String)>, AuditError> {
+    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let (length, file) = opened.file("read", path)?;
+    let Some(newline) = length.checked_sub(1) else { return Ok(None) };
+    let hash = last_hash(&file, newline).file("read", path)?;
     let mut lines = Backwards::new(file, newline);
     let mut returned = 0;
     let mut seq = 0;
-    while let Some(line) = lines.line()? {
+    while let Some(line) = lines.line().file("read", path)? {
         returned += 1;
-        if let Ok(entry) = serde_json::from_slice::<AuditEntry>(line) {
-            seq = entry.seq.saturating_add(returned + lines.skipped());
-            break;
+        match line::entry(line) {
+            Ok(entry) => {
+                seq = entry.seq.saturating_add(returned + lines.skipped());
+                break;
+            }
+            Err(Unreadable::Newer(version)) => {
+                return Err(AuditError::Newer { path: path.to_owned(), version });
+            }
+            Err(Unreadable::Damaged) => {}
         }
     }
-    Ok(Some((seq, chain::hex(&hash.finalize()))))
+    Ok(Some((seq, hash)))
+}
+
+/// Of the last line, which ends before `newline`.
+fn last_hash(file: &File, newline: u64) -> io::Result<String> {
+    let start = newline_before(file, newline)?.map_or(0, |at| at + 1);
+    let mut hash = Sha256::new();
+    copy(file, start, newline, |bytes| {
+        hash.update(bytes);
+        Ok(())
+    })?;
+    Ok(chain::hex(&hash.finalize()))
 }
 
 /// Where the last newline before `end` is.

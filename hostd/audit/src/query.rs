@@ -5,6 +5,7 @@ use super::{
     backwards::Backwards,
     error::{AuditError, FileContext},
     files::Series,
+    line::{self, Unreadable},
 };
 use berth_types::{AuditEntry, AuditEvent, MachineName, UserId};
 use jiff::Timestamp;
@@ -58,6 +59,8 @@ struct Newest<'a> {
     /// Files that are still to be read; the newest is the last.
     files: Vec<PathBuf>,
     lines: Option<Backwards>,
+    /// Whose lines these are.
+    path: PathBuf,
     /// In every line that can fit.
     sign: Option<Finder<'static>>,
     ended: bool,
@@ -74,7 +77,7 @@ impl<'a> Newest<'a> {
         };
         let files = numbers.into_iter().map(|number| series.path(directory, number)).collect();
         let sign = query.user.as_ref().map(|user| Finder::new(&format!("\"user\":\"{user}\"")).into_owned());
-        Ok(Self { query, files, lines: None, sign, ended: false })
+        Ok(Self { query, files, lines: None, path: PathBuf::new(), sign, ended: false })
     }
 
     fn next(&mut self) -> Result<Option<AuditEntry>, AuditError> {
@@ -90,8 +93,14 @@ impl<'a> Newest<'a> {
             if self.sign.as_ref().is_some_and(|sign| sign.find(line).is_none()) {
                 continue;
             }
-            // A line that is being written, or that somebody has broken.
-            let Ok(entry) = serde_json::from_slice::<AuditEntry>(line) else { continue };
+            let entry = match line::entry(line) {
+                Ok(entry) => entry,
+                Err(Unreadable::Newer(version)) => {
+                    return Err(AuditError::Newer { path: self.path.clone(), version });
+                }
+                // A line that is being written, or that somebody has broken.
+                Err(Unreadable::Damaged) => continue,
+            };
             if self.query.since.is_some_and(|since| entry.time < since) {
                 // What is before this line is older still.
                 self.ended = self.query.since.is_some_and(|since| is_before(entry.time, since));
@@ -116,7 +125,7 @@ impl<'a> Newest<'a> {
         match opened {
             // Its last line, and so every other, is older than what is asked for.
             Ok((_, written, _)) if self.is_too_old(written) => self.ended = true,
-            Ok((length, _, file)) => self.lines = Some(Backwards::new(file, length)),
+            Ok((length, _, file)) => (self.lines, self.path) = (Some(Backwards::new(file, length)), path),
             // Removed meanwhile, and those before it too.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.ended = true,
             Err(error) => return Err(error).file("read", &path),

@@ -5,9 +5,10 @@ use super::{
     chain::{self, Signed},
     error::{AuditError, FileContext},
     files::{self, Head, PUBLIC_KEY, Series},
+    line::{self, Unreadable},
     log::CHECKPOINT_EVERY,
 };
-use berth_types::{AuditEntry, AuditEvent};
+use berth_types::AuditEvent;
 use ed25519_dalek::VerifyingKey;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -154,22 +155,15 @@ impl Walk<'_> {
 
     fn line(&mut self, path: &Path, at: usize, line: &[u8]) {
         let hash = chain::hash(line);
-        let Ok(entry) = serde_json::from_slice::<AuditEntry>(line) else {
-            self.problem(path, at, "it does not read as an entry: it was changed");
-            self.link = self.link.take().map(|(seq, _)| (seq + 1, hash));
-            return;
-        };
-        if let Some((seq, prev)) = &self.link {
-            if entry.prev != *prev {
-                self.problem(
-                    path,
-                    at,
-                    "it does not follow the line before: one of the two was changed, moved or left out",
-                );
-            } else if entry.seq != *seq {
-                self.problem(path, at, "its number is not the next one");
+        let entry = match line::entry(line) {
+            Ok(entry) => entry,
+            Err(unreadable) => {
+                self.unreadable(path, at, line, unreadable);
+                self.link = self.link.take().map(|(seq, _)| (seq + 1, hash));
+                return;
             }
-        }
+        };
+        self.follows(path, at, entry.seq, &entry.prev);
         self.first.get_or_insert(entry.seq);
         self.report.entries += 1;
         self.unsigned += 1;
@@ -190,6 +184,33 @@ impl Walk<'_> {
             awaited.seen |= (awaited.head.seq, &awaited.head.hash) == (entry.seq, &hash);
         }
         self.link = Some((entry.seq + 1, hash));
+    }
+
+    fn follows(&mut self, path: &Path, at: usize, number: u64, before: &str) {
+        let Some((seq, prev)) = &self.link else { return };
+        if before != prev {
+            let what = "it does not follow the line before: one of the two was changed, moved or left out";
+            self.problem(path, at, what);
+        } else if number != *seq {
+            self.problem(path, at, "its number is not the next one");
+        }
+    }
+
+    /// A newer line can be in its place; what it says, signatures too, this build cannot check.
+    fn unreadable(&mut self, path: &Path, at: usize, line: &[u8], unreadable: Unreadable) {
+        let place = line::place(line);
+        match (unreadable, place) {
+            (Unreadable::Newer(version), Some(place)) => {
+                let what = format!(
+                    "it has format version {version}, and this berth reads up to {}: verify it with the newer one",
+                    line::FORMAT_VERSION
+                );
+                self.problem(path, at, &what);
+                self.follows(path, at, place.seq, &place.prev);
+                self.first.get_or_insert(place.seq);
+            }
+            _ => self.problem(path, at, "it does not read as an entry: it was changed"),
+        }
     }
 
     fn end(&mut self, directory: &Path, first: Option<u64>) {
