@@ -64,7 +64,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_types::{RECORD_GENERATION, UserId};
+    use berth_types::{Unknown, UserId};
 
     fn limits() -> Gateway {
         let mut limits = berth_config::parse(berth_config::DEFAULT_TOML).unwrap().config.gateway;
@@ -76,11 +76,11 @@ mod tests {
 
     fn users(count: usize, created: Timestamp) -> Vec<User> {
         let user = || User {
-            generation: RECORD_GENERATION,
             id: UserId::random(),
             label: String::new(),
             created,
             locked: None,
+            unknown: Unknown::new(),
         };
         (0..count).map(|_| user()).collect()
     }

@@ -1,5 +1,6 @@
 //! What can go wrong on the host's side, and what a user is told of it.
 
+use crate::format::Unreadable;
 use berth_types::{Code, Refusal};
 use std::path::PathBuf;
 
@@ -15,6 +16,14 @@ pub enum Error {
     StorePanicked { operation: &'static str, message: String },
     #[error("a record of {what} does not decode")]
     Record { what: &'static str, source: serde_json::Error },
+    #[error("the record of {what}")]
+    Unreadable { what: &'static str, source: Unreadable },
+    #[error(
+        "the store has {what} ({key}) of format version {version}, and this berth reads up to {}: start \
+         the newer one again, or restore the backup from before the upgrade",
+        crate::format::FORMAT_VERSION
+    )]
+    StoreIsNewer { what: &'static str, key: String, version: u64 },
     #[error("{program} failed: {output}")]
     Program { program: &'static str, output: String },
     #[error("the network: {operation}")]

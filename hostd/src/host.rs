@@ -4,9 +4,9 @@ use crate::{
     archive::Archive,
     egress::{Links, Policies},
     fleet::Fleet,
+    format::Signer,
     ledger::Ledger,
     lost::Lost,
-    mirror::Signer,
     net::Networks,
     registry::Registry,
     secret::Vault,
@@ -36,7 +36,7 @@ pub struct Host {
     pub links: Links,
     /// What a start could not place.
     pub lost: Lost,
-    /// Signs mirrors.
+    /// Signs mirrors and manifests.
     pub signer: Signer,
     pub audit: Recorder,
     /// The certificate of this installation's authority, which guests trust.

@@ -12,6 +12,7 @@ mod egress;
 mod error;
 mod fault;
 mod fleet;
+mod format;
 mod guest;
 mod host;
 mod idle;

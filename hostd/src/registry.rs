@@ -6,14 +6,15 @@
 use crate::{
     admission::Admission,
     error::{FileContext, Result},
+    format::{Kind, Signer},
     lost::Lost,
-    mirror::{self, Kind, Signer},
+    mirror,
     storage::blocking,
     store::{KeyRecord, Store},
 };
 use berth_api::{KeyNotice, Session};
 use berth_config::Gateway;
-use berth_types::{Code, Lock, LostKind, RECORD_GENERATION, Refusal, SshKey, User, UserId};
+use berth_types::{Code, Lock, LostKind, Refusal, SshKey, Unknown, User, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -204,14 +205,14 @@ impl Registry {
     ) -> Result<User> {
         let label = berth_types::text::plain(label, 80);
         let user = User {
-            generation: RECORD_GENERATION,
             id: UserId::random(),
             label,
             created: Timestamp::now(),
             locked: None,
+            unknown: Unknown::new(),
         };
         self.store.put_user(&user).await?;
-        self.put_key(&user.id, key).await?;
+        self.put_key(&user.id, as_known(key)).await?;
         self.known_mut().users.insert(user.id.clone(), user.clone());
         self.mirror_again(&user.id).await?;
         Ok(user)
@@ -230,6 +231,7 @@ impl Registry {
             let message = format!("you have {KEYS_MAX} keys, the most there may be");
             return Err(Refusal::new(Code::Limit, message, "remove one with 'key rm FINGERPRINT'").into());
         }
+        let key = as_known(key);
         self.put_key(user, key.clone()).await?;
         self.mirror_again(user).await?;
         Ok(key)
@@ -323,6 +325,11 @@ impl Registry {
         let bytes = self.signer.sign(Kind::User, &Mirror { user, keys })?;
         blocking(move || mirror::write(&path, &bytes)).await
     }
+}
+
+/// A caller's key, without what this build does not know: only records may have that.
+fn as_known(key: SshKey) -> SshKey {
+    SshKey { unknown: Unknown::new(), ..key }
 }
 
 /// What a locked user is told.

@@ -5,11 +5,11 @@ use crate::{
     egress::{self, Authority, Links, Policies},
     error::{Error, FileContext, IoContext, Result},
     fleet::Fleet,
+    format::Signer,
     host::{Host, memory_limit},
     keyfile,
     ledger::Ledger,
     lost::Lost,
-    mirror::Signer,
     net::KernelNetworks,
     private, recover,
     registry::Registry,
@@ -53,8 +53,7 @@ pub async fn run(mut config: Config, master: Option<MasterKey>) -> Result<()> {
     let storage = Storage::open(&config, signer.clone(), boot.clone()).await?;
     let lost = Lost::new(storage.pool(), &data);
     let store = store::open_or_set_aside(&data.join("store"))?;
-    let (generations, key) = (storage.generations().clone(), data.join("signing.key"));
-    let archive = Archive::open(generations, &key, config.idle.keep, boot)?;
+    let archive = Archive::open(storage.generations().clone(), signer.clone(), config.idle.keep, boot);
     let registry = Registry::open(store.clone(), data.join("users"), signer.clone(), &lost).await?;
     let vault = Vault::open(master, store.clone(), &data.join("secrets"), &lost).await?;
     let policies = Policies::open(store.clone(), data.join("policies"), signer.clone(), &lost).await?;

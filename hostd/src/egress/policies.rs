@@ -3,15 +3,17 @@
 
 use crate::{
     error::{FileContext, Result},
+    format::{Kind, Signer},
     lost::Lost,
-    mirror::{self, Kind, Signer},
+    mirror,
     storage::blocking,
     store::{PolicyRecord, Store},
 };
 use berth_types::{
-    Machine, UserId,
+    Machine, Unknown, UserId,
     egress::{EgressMode, EgressPolicy},
 };
+use serde::{Deserialize, Serialize};
 use std::{
     collections::{HashMap, HashSet},
     path::{Path, PathBuf},
@@ -26,6 +28,12 @@ pub enum Scope {
 }
 
 type Known = HashMap<UserId, Vec<PolicyRecord>>;
+
+/// All of a user's, as they are mirrored.
+#[derive(Serialize, Deserialize)]
+struct Mirror {
+    policies: Vec<PolicyRecord>,
+}
 
 #[derive(Debug)]
 pub struct Policies {
@@ -107,8 +115,10 @@ impl Policies {
         let _one_at_a_time = self.changing.lock().await;
         let label = scope.label();
         let mut records = self.known().get(owner).cloned().unwrap_or_default();
-        records.retain(|record| record.label != label);
-        let record = PolicyRecord { owner: owner.clone(), label, policy: policy.clone().unwrap_or_default() };
+        let place = records.iter().position(|record| record.label == label);
+        let unknown = place.map_or_else(Unknown::new, |place| records.remove(place).unknown);
+        let wanted = policy.clone().unwrap_or_default();
+        let record = PolicyRecord { owner: owner.clone(), label, policy: wanted, unknown };
         if policy.is_some() {
             self.store.put_policy(&record).await?;
             records.push(record);
@@ -124,7 +134,7 @@ impl Policies {
 
     async fn mirror(&self, owner: &UserId, records: &[PolicyRecord]) -> Result<()> {
         let path = self.mirrors.join(format!("{owner}.json"));
-        let bytes = self.signer.sign(Kind::Policies, &records)?;
+        let bytes = self.signer.sign(Kind::Policies, &Mirror { policies: records.to_vec() })?;
         blocking(move || mirror::write(&path, &bytes)).await
     }
 
@@ -151,11 +161,11 @@ impl Scope {
 /// Puts into the store what only mirrors have.
 async fn merge(store: &Store, mirrors: &Path, signer: &Signer, lost: &Lost) -> Result<()> {
     let there: HashSet<String> = store.policies()?.iter().map(PolicyRecord::place).collect();
-    for (name, records) in
-        mirror::load(mirrors, lost, |bytes| signer.read::<Vec<PolicyRecord>>(Kind::Policies, bytes))?
+    for (name, Mirror { policies }) in
+        mirror::load(mirrors, lost, |bytes| signer.read::<Mirror>(Kind::Policies, bytes))?
     {
         // A file under another owner's name is nothing that was written here.
-        for record in records.into_iter().filter(|record| record.owner.as_str() == name) {
+        for record in policies.into_iter().filter(|record| record.owner.as_str() == name) {
             if !there.contains(&record.place()) {
                 tracing::warn!(user = %record.owner, "rebuilt a policy from its mirror");
                 store.put_policy(&record).await?;

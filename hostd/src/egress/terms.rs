@@ -93,6 +93,7 @@ mod tests {
             allow: patterns(allow),
             deny: patterns(deny),
             passthrough: Vec::new(),
+            ..EgressPolicy::default()
         };
         for (policy, words) in [
             (policy(EgressMode::Open, &[], &[]), "everything public"),

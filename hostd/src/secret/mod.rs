@@ -11,14 +11,15 @@ pub use master::MasterKey;
 pub use seal::Sealed;
 
 use crate::{
-    error::{Error, FileContext, Result},
+    error::{FileContext, Result},
+    format::{self, Unreadable},
     lost::Lost,
-    mirror::{self, Untrusted},
+    mirror,
     storage::blocking,
     store::Store,
 };
 use berth_types::{
-    Code, Machine, MachineId, RECORD_GENERATION, Refusal, UserId,
+    Code, Machine, MachineId, Refusal, Unknown, UserId,
     egress::{Binding, SecretName, SecretValue},
 };
 use jiff::Timestamp;
@@ -37,7 +38,6 @@ const MOST: usize = 100;
 /// All of a secret but its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    pub generation: u16,
     pub owner: UserId,
     pub name: SecretName,
     pub binding: Binding,
@@ -49,6 +49,8 @@ pub struct Meta {
     pub created: Timestamp,
     /// When the value was last set.
     pub set: Timestamp,
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 /// A secret in memory. Without a value: its master key is another's.
@@ -71,6 +73,12 @@ impl Secret {
             None => true,
         }
     }
+}
+
+/// All of a user's, as they are mirrored.
+#[derive(Serialize, Deserialize)]
+struct Mirror {
+    secrets: Vec<Sealed>,
 }
 
 type Known = BTreeMap<(UserId, SecretName), Arc<Secret>>;
@@ -159,7 +167,6 @@ impl Vault {
         }
         let now = Timestamp::now();
         let meta = Meta {
-            generation: RECORD_GENERATION,
             owner: owner.clone(),
             name,
             binding,
@@ -169,6 +176,7 @@ impl Vault {
                 .map_or_else(berth_egress::control::new_placeholder, |old| old.meta.placeholder.clone()),
             created: old.as_ref().map_or(now, |old| old.meta.created),
             set: now,
+            unknown: old.as_ref().map_or_else(Unknown::new, |old| old.meta.unknown.clone()),
         };
         self.store.put_secret(&meta, &Sealed::seal(&self.key().current, &meta, &value)?).await?;
         self.known_mut().insert(place, Arc::new(Secret { meta: meta.clone(), value: Some(value) }));
@@ -201,16 +209,15 @@ impl Vault {
     }
 
     async fn mirror(&self, owner: &UserId, stays: impl Fn(&Meta) -> bool) -> Result<()> {
-        let sealed: Vec<Sealed> = self
+        let secrets: Vec<Sealed> = self
             .store
             .secrets()?
             .into_iter()
             .filter(|one| one.meta().is_ok_and(|meta| meta.owner == *owner && stays(&meta)))
             .collect();
         let path = self.mirrors.join(format!("{owner}.json"));
-        let bytes =
-            serde_json::to_vec(&sealed).map_err(|source| Error::Record { what: "secrets", source })?;
-        blocking(move || mirror::write(&path, &bytes)).await
+        let text = format::encode("secrets", &Mirror { secrets })?;
+        blocking(move || mirror::write(&path, text.as_bytes())).await
     }
 }
 
@@ -220,9 +227,14 @@ async fn merge(store: &Store, mirrors: &Path, lost: &Lost) -> Result<()> {
     let place = |meta: Meta| (meta.owner, meta.name);
     let there: HashSet<_> = store.secrets()?.iter().filter_map(|one| one.meta().ok()).map(place).collect();
     let read = |bytes: &[u8]| {
-        let sealed: Vec<Sealed> = serde_json::from_slice(bytes).map_err(|_| Untrusted::Damaged)?;
-        let metas = sealed.iter().map(Sealed::meta).collect::<Result<Vec<_>>>();
-        Ok(metas.map_err(|_| Untrusted::Damaged)?.into_iter().zip(sealed).collect::<Vec<_>>())
+        let secrets = match format::decode(bytes) {
+            Ok(Mirror { secrets }) => secrets,
+            // Version 1: only the list.
+            Err(Unreadable::Damaged) => serde_json::from_slice(bytes).map_err(|_| Unreadable::Damaged)?,
+            Err(error) => return Err(error),
+        };
+        let metas = secrets.iter().map(Sealed::read_meta).collect::<Result<Vec<_>, _>>()?;
+        Ok(metas.into_iter().zip(secrets).collect::<Vec<_>>())
     };
     for (meta, sealed) in mirror::load(mirrors, lost, read)?.into_iter().flat_map(|(_, all)| all) {
         if !there.contains(&(meta.owner.clone(), meta.name.clone())) {

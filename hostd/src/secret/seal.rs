@@ -5,6 +5,7 @@
 use super::{MasterKey, Meta};
 use crate::{
     error::{Error, Result},
+    format::{self, Unreadable},
     keyfile::Key,
 };
 use berth_types::egress::SecretValue;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// A secret at rest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sealed {
-    /// [`Meta`] as JSON: kept as the text that was authenticated.
+    /// [`Meta`] as JSON, with its version: kept as the text that was authenticated.
     pub meta: String,
     pub(super) nonce: Vec<u8>,
     pub(super) value: Vec<u8>,
@@ -25,8 +26,7 @@ pub struct Sealed {
 
 impl Sealed {
     pub fn seal(key: &Key, meta: &Meta, value: &SecretValue) -> Result<Self> {
-        let meta =
-            serde_json::to_string(meta).map_err(|source| Error::Record { what: "a secret", source })?;
+        let meta = format::encode("a secret", meta)?;
         let mut nonce = [0; 24];
         getrandom::fill(&mut nonce).map_err(|_| Error::Secret("the kernel gives no randomness"))?;
         let payload = Payload { msg: value.expose(), aad: meta.as_bytes() };
@@ -36,7 +36,11 @@ impl Sealed {
     }
 
     pub fn meta(&self) -> Result<Meta> {
-        serde_json::from_str(&self.meta).map_err(|source| Error::Record { what: "a secret", source })
+        self.read_meta().map_err(|source| Error::Unreadable { what: "a secret", source })
+    }
+
+    pub(super) fn read_meta(&self) -> Result<Meta, Unreadable> {
+        format::decode(self.meta.as_bytes())
     }
 
     /// `None`: it was sealed under another key, or tampered with.

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{FileContext, Result},
-    mirror::{Kind, Signer},
+    format::{Kind, Signer},
     private::make_closed,
 };
 pub use berth_sys::machine::{CONSOLE, DISK, RAM, RECORD, STATE};
@@ -240,7 +240,7 @@ pub fn read_record(directory: &Path, id: &MachineId, signer: &Signer) -> Result<
     let bytes = Files::open(directory).and_then(|files| files.read_file(RECORD));
     let bytes = bytes.map_err(|error| format!("its record: {error}"))?;
     let record: Machine =
-        signer.read(Kind::Machine, &bytes).map_err(|untrusted| format!("its record: {untrusted}"))?;
+        signer.read(Kind::Machine, &bytes).map_err(|unreadable| format!("its record: {unreadable}"))?;
     if record.id == *id { Ok(record) } else { Err("its record is another machine's".to_owned()) }
 }
 

@@ -17,8 +17,8 @@ pub use pool::Space;
 
 use crate::{
     error::{FileContext, IoContext, Result, pool_full},
+    format::{Kind, Signer},
     lost::Lost,
-    mirror::{Kind, Signer},
     private::{make_closed, make_tight},
 };
 use berth_config::Config;

@@ -14,10 +14,11 @@ pub use damage::open_or_set_aside;
 
 use crate::{
     error::{Error, FileContext, IoContext, Result},
+    format::{self, Unreadable},
     secret::{Meta, Sealed},
     storage::blocking,
 };
-use berth_types::{Machine, MachineId, SshKey, User, UserId, egress::EgressPolicy};
+use berth_types::{Machine, MachineId, SshKey, Unknown, User, UserId, egress::EgressPolicy};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     fs::File,
@@ -29,7 +30,7 @@ use std::{
 use tokio::sync::watch;
 use uids::Uids;
 
-/// A key and whose it is.
+/// A key and whose it is. What a later version says of it is in the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
     pub owner: UserId,
@@ -43,6 +44,8 @@ pub struct PolicyRecord {
     /// `None`: all of them.
     pub label: Option<(String, String)>,
     pub policy: EgressPolicy,
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 impl PolicyRecord {
@@ -76,6 +79,12 @@ const LOCKED: Duration = Duration::from_secs(10);
 
 const NEXT_UID: &[u8] = b"next-uid";
 
+const A_USER: &str = "a user";
+const A_KEY: &str = "a key";
+const A_MACHINE: &str = "a machine";
+const A_SECRET: &str = "a secret";
+const A_POLICY: &str = "a policy";
+
 impl Store {
     pub fn open(path: &Path) -> Result<Self> {
         // Flushed by hand, before every acknowledgement.
@@ -92,7 +101,7 @@ impl Store {
         };
         let tree = |name: &str| database.open_tree(name).map_err(during("open a tree"));
         let file = path.join("db");
-        Ok(Self {
+        let store = Self {
             users: tree("users")?,
             keys: tree("keys")?,
             machines: tree("machines")?,
@@ -105,7 +114,9 @@ impl Store {
             #[cfg(test)]
             faults: Arc::default(),
             database,
-        })
+        };
+        store.refuse_newer()?;
+        Ok(store)
     }
 
     /// Reads every value once: what is damaged in a file that opens is found here.
@@ -116,6 +127,28 @@ impl Store {
         self.database.get(NEXT_UID).map(drop).map_err(during("read"))
     }
 
+    /// Records of a later version say what this build cannot know: it would drop users and
+    /// machines that are there. So it does not start, and nothing is touched.
+    fn refuse_newer(&self) -> Result<()> {
+        let trees = [
+            (&self.users, A_USER),
+            (&self.keys, A_KEY),
+            (&self.machines, A_MACHINE),
+            (&self.secrets, A_SECRET),
+            (&self.policies, A_POLICY),
+        ];
+        for (tree, what) in trees {
+            for pair in tree.iter() {
+                let (key, value) = pair.map_err(during("read"))?;
+                if let Err(Unreadable::Newer(version)) = format::check(&value) {
+                    let key = String::from_utf8_lossy(&key).into_owned();
+                    return Err(Error::StoreIsNewer { what, key, version });
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns when the store has panicked: nothing that it says can be trusted any more.
     pub async fn breaks(&self) {
         // The sender is here, so this ends only when the value is true.
@@ -123,19 +156,19 @@ impl Store {
     }
 
     pub fn users(&self) -> Result<Vec<User>> {
-        all(&self.users, "a user")
+        all(&self.users, A_USER)
     }
 
     pub fn keys(&self) -> Result<Vec<KeyRecord>> {
-        all(&self.keys, "a key")
+        all(&self.keys, A_KEY)
     }
 
     pub fn machines(&self) -> Result<Vec<Machine>> {
-        all(&self.machines, "a machine")
+        all(&self.machines, A_MACHINE)
     }
 
     pub async fn put_user(&self, user: &User) -> Result<()> {
-        self.put(&self.users, user.id.as_str(), user, "a user").await?;
+        self.put(&self.users, user.id.as_str(), user, A_USER).await?;
         self.sync().await
     }
 
@@ -144,7 +177,7 @@ impl Store {
     }
 
     pub async fn put_key(&self, record: &KeyRecord) -> Result<()> {
-        self.put(&self.keys, &record.key.fingerprint, record, "a key").await?;
+        self.put(&self.keys, &record.key.fingerprint, record, A_KEY).await?;
         self.sync().await
     }
 
@@ -155,7 +188,7 @@ impl Store {
     /// Outlives hostd when it returns, and a power failure after [`Store::sync`]: a wake
     /// would wait for the disk otherwise.
     pub async fn put_machine(&self, machine: &Machine) -> Result<()> {
-        self.put(&self.machines, machine.id.as_str(), machine, "a machine").await
+        self.put(&self.machines, machine.id.as_str(), machine, A_MACHINE).await
     }
 
     pub async fn remove_machine(&self, id: &MachineId) -> Result<()> {
@@ -163,11 +196,11 @@ impl Store {
     }
 
     pub fn secrets(&self) -> Result<Vec<Sealed>> {
-        all(&self.secrets, "a secret")
+        all(&self.secrets, A_SECRET)
     }
 
     pub async fn put_secret(&self, meta: &Meta, sealed: &Sealed) -> Result<()> {
-        self.put(&self.secrets, &format!("{}/{}", meta.owner, meta.name), sealed, "a secret").await?;
+        self.put(&self.secrets, &format!("{}/{}", meta.owner, meta.name), sealed, A_SECRET).await?;
         self.sync().await
     }
 
@@ -176,11 +209,11 @@ impl Store {
     }
 
     pub fn policies(&self) -> Result<Vec<PolicyRecord>> {
-        all(&self.policies, "a policy")
+        all(&self.policies, A_POLICY)
     }
 
     pub async fn put_policy(&self, record: &PolicyRecord) -> Result<()> {
-        self.put(&self.policies, &record.place(), record, "a policy").await?;
+        self.put(&self.policies, &record.place(), record, A_POLICY).await?;
         self.sync().await
     }
 
@@ -227,8 +260,8 @@ impl Store {
         value: &T,
         what: &'static str,
     ) -> Result<()> {
-        let bytes = serde_json::to_vec(value).map_err(|source| Error::Record { what, source })?;
-        self.commit("write", || tree.insert(key, bytes).map(drop)).await
+        let text = format::encode(what, value)?;
+        self.commit("write", || tree.insert(key, text.into_bytes()).map(drop)).await
     }
 
     async fn remove(&self, tree: &sled::Tree, key: &str, operation: &'static str) -> Result<()> {
@@ -303,7 +336,7 @@ fn all<T: DeserializeOwned>(tree: &sled::Tree, what: &'static str) -> Result<Vec
     let mut found = Vec::new();
     for pair in tree.iter() {
         let (key, value) = pair.map_err(during("read"))?;
-        match serde_json::from_slice(&value) {
+        match format::decode(&value) {
             Ok(value) => found.push(value),
             Err(error) => {
                 let key = String::from_utf8_lossy(&key);

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 async fn what_was_acknowledged_is_there_after_a_reopen() {
     let directory = std::env::temp_dir().join(format!("berth-store-{}", UserId::random()));
     let user = User {
-        generation: berth_types::RECORD_GENERATION,
         id: UserId::random(),
         label: "ann".into(),
         created: Timestamp::now(),
         locked: None,
+        unknown: berth_types::Unknown::new(),
     };
     let first = {
         let store = Store::open(&directory.join("store")).unwrap();
@@ -82,7 +82,7 @@ async fn no_id_comes_again_after_the_store_was_lost() {
 async fn a_store_that_is_damaged_anywhere_is_rebuilt_from_the_mirrors() {
     let scratch = crate::tests::Scratch::new();
     let directory = scratch.path().to_owned();
-    let signer = crate::mirror::Signer::open(&directory).unwrap();
+    let signer = crate::format::Signer::open(&directory).unwrap();
     let lost = crate::lost::Lost::new(&directory, &directory);
     let (store, mirrors) = (directory.join("store"), directory.join("users"));
     let open = async || {

@@ -19,11 +19,11 @@ use crate::{
     egress::{Links, Policies},
     error::Error,
     fleet::Fleet,
+    format::Signer,
     host::Host,
     ledger::Ledger,
     lost::Lost,
     machine::Handle,
-    mirror::Signer,
     recover,
     registry::Registry,
     secret::Vault,
@@ -158,9 +158,7 @@ impl World {
             Some(user) => user.id,
             None => registry.register("ann", key("ann")).await?.id,
         };
-        let archive =
-            Archive::open(storage.generations().clone(), &config.service.data.join("signing.key"), 3, boot)
-                .unwrap();
+        let archive = Archive::open(storage.generations().clone(), signer.clone(), 3, boot);
         let rotation = Rotation { bytes: 1 << 20, keep: 2, keep_for: Default::default() };
         let log = |series| {
             Log::open(&data.join("audit"), series, rotation, SigningKey::from_bytes(&[1; 32])).unwrap()

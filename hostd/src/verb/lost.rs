@@ -2,6 +2,7 @@
 
 use crate::{
     error::Error,
+    format::{self, Kind},
     host::Host,
     lost::Entry,
     machine::{self, Beginning},
@@ -12,7 +13,6 @@ use berth_types::{
     UserId,
 };
 use jiff::Timestamp;
-use serde::Deserialize;
 use std::{os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
 pub fn list(host: &Host) -> Reply {
@@ -159,18 +159,9 @@ struct Says {
 
 impl Says {
     fn of(files: &Path) -> Self {
-        #[derive(Deserialize)]
-        struct Text {
-            text: String,
-        }
-        #[derive(Deserialize)]
-        struct Manifest {
-            generation: Generation,
-        }
-        let record = std::fs::read(files.join("machine.json")).ok().and_then(|bytes| {
-            let text = serde_json::from_slice::<Text>(&bytes).map(|signed| signed.text.into_bytes());
-            serde_json::from_slice::<Machine>(&text.unwrap_or(bytes)).ok()
-        });
+        let read = |name: &str| std::fs::read(files.join(name)).ok();
+        let record: Option<Machine> =
+            read("machine.json").and_then(|bytes| format::unverified(Kind::Machine, &bytes));
         if let Some(record) = record {
             return Self {
                 name: Some(record.name),
@@ -181,9 +172,9 @@ impl Says {
                 sleeps_in: record.sleeps_in,
             };
         }
-        let manifest = std::fs::read(files.join("manifest.json")).ok();
-        let manifest = manifest.and_then(|bytes| serde_json::from_slice::<Manifest>(&bytes).ok());
-        manifest.map_or_else(Self::default, |Manifest { generation }| Self {
+        let manifest: Option<Generation> =
+            read("manifest.json").and_then(|bytes| format::unverified(Kind::Snapshot, &bytes));
+        manifest.map_or_else(Self::default, |generation| Self {
             name: Some(generation.name),
             owner: generation.owner,
             image: Some(generation.image),

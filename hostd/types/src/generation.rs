@@ -1,6 +1,6 @@
 //! Generations: frozen points in time of a machine's memory, devices and disk.
 
-use crate::{BootId, ByteSize, GenerationId, MachineId, MachineName, UserId};
+use crate::{BootId, ByteSize, GenerationId, MachineId, MachineName, Unknown, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -8,8 +8,6 @@ use std::{fmt, str::FromStr};
 /// What a generation's manifest says. Never changed once it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// Of the record's form.
-    pub generation: u16,
     pub id: GenerationId,
     pub why: Why,
     /// Whose memory it is. A template of an image is nobody's.
@@ -34,6 +32,8 @@ pub struct Generation {
     /// `None`: nobody has heard it, or an earlier version did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<u16>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 /// Why it was kept, which decides how long it is.

@@ -35,5 +35,6 @@ pub use span::{InvalidSpan, Span};
 pub use state::{Event, State, next};
 pub use user::{Lock, Quota, SshKey, User};
 
-/// The generation of the records that hostd writes to disk.
-pub const RECORD_GENERATION: u16 = 1;
+/// Fields of a record that this build does not know. A later build wrote them, and they are
+/// written again with the rest.
+pub type Unknown = serde_json::Map<String, serde_json::Value>;

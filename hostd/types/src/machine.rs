@@ -1,8 +1,8 @@
 //! A machine's record: what the store keeps and `machine.json` mirrors.
 
 use crate::{
-    BootId, ByteSize, GenerationId, IdlePolicy, MachineId, MachineName, RECORD_GENERATION, Schedule, Span,
-    State, UserId, egress::EgressPolicy,
+    BootId, ByteSize, GenerationId, IdlePolicy, MachineId, MachineName, Schedule, Span, State, Unknown,
+    UserId, egress::EgressPolicy,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,6 @@ pub struct MachineSpec {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    pub generation: u16,
     pub id: MachineId,
     pub owner: UserId,
     pub name: MachineName,
@@ -95,6 +94,8 @@ pub struct Machine {
     /// What it woke from last: its disk is made of that one's.
     #[serde(default)]
     pub woke_from: Option<GenerationId>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 /// What a machine has of the host.
@@ -117,7 +118,6 @@ impl Machine {
     pub fn new(owner: UserId, name: MachineName, image: String, size: Size) -> Self {
         let now = Timestamp::now();
         Self {
-            generation: RECORD_GENERATION,
             id: MachineId::random(),
             owner,
             name,
@@ -145,6 +145,7 @@ impl Machine {
             no_secrets: false,
             template: false,
             woke_from: None,
+            unknown: Unknown::new(),
         }
     }
 }

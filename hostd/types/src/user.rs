@@ -1,13 +1,12 @@
 //! Users and their keys. A user is whoever holds one of the keys.
 
-use crate::{ByteSize, UserId};
+use crate::{ByteSize, Unknown, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    pub generation: u16,
     pub id: UserId,
     /// What the operator or the first key's comment called them; for people to
     /// read, never to decide by.
@@ -16,6 +15,8 @@ pub struct User {
     /// The operator has shut the user out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<Lock>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,13 +44,16 @@ pub struct SshKey {
     /// When the holder of this key was last told of keys that others added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<Timestamp>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 impl SshKey {
     /// A key that is not added yet.
     pub fn new(fingerprint: String, public: String, comment: String) -> Self {
         let added = Timestamp::now();
-        Self { fingerprint, public, comment, added, added_by: None, added_from: None, told: None }
+        let (added_by, added_from, told, unknown) = (None, None, None, Unknown::new());
+        Self { fingerprint, public, comment, added, added_by, added_from, told, unknown }
     }
 }
 

@@ -180,7 +180,7 @@ fn check(place: &Path, expected: &BTreeMap<String, Expected>) -> u32 {
         let lost: Vec<_> = world.host.lost.all().into_iter().map(|entry| entry.note).collect();
         // A capture that nobody was told of may be torn as a whole.
         let torn = |note: &crate::lost::Note| {
-            note.kind == LostKind::Snapshot && note.reason.contains("manifest does not decode")
+            note.kind == LostKind::Snapshot && note.reason.contains("its manifest: it does not decode")
         };
         assert!(lost.iter().all(torn), "moved aside: {lost:?}");
         let mut resumed = 0;

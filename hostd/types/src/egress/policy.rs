@@ -4,7 +4,10 @@
 //! own …) are never reached, but for private ones that the operator leaves to users,
 //! which pass if a rule allows them by address; then the mode.
 
-use crate::egress::{Ground, HostName, HostPattern, Special};
+use crate::{
+    Unknown,
+    egress::{Ground, HostName, HostPattern, Special},
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
@@ -52,7 +55,7 @@ impl FromStr for EgressMode {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct EgressPolicy {
     pub mode: EgressMode,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -62,6 +65,8 @@ pub struct EgressPolicy {
     /// Hosts whose TLS is never opened, whatever a secret says of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub passthrough: Vec<HostPattern>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 /// What is known of a destination: before its name is resolved there is no
@@ -160,7 +165,13 @@ mod tests {
     }
 
     fn policy(mode: EgressMode, allow: &[&str], deny: &[&str]) -> EgressPolicy {
-        EgressPolicy { mode, allow: patterns(allow), deny: patterns(deny), passthrough: Vec::new() }
+        EgressPolicy {
+            mode,
+            allow: patterns(allow),
+            deny: patterns(deny),
+            passthrough: Vec::new(),
+            unknown: Unknown::new(),
+        }
     }
 
     fn decide(policy: &EgressPolicy, name: &str, address: &str, port: u16) -> (bool, String) {

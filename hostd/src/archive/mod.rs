@@ -1,29 +1,29 @@
 //! The archive: which generations there are, whose, and who still needs them.
 //!
-//! Manifests are signed with a key of this installation. What does not verify,
-//! or whose device state is not what was signed, is never resumed.
+//! Manifests are signed (`format`). What does not verify, or whose device state is not what
+//! was signed, is never resumed.
+
+mod index;
+mod retention;
 
 use crate::{
-    error::{Error, Result},
-    keyfile,
+    error::Result,
+    format::{Kind, Signer},
     lost::Lost,
-    mirror::{hex, unhex},
     storage::{Found, Generations, Occupied, Undone, Way, blocking, fingerprint},
 };
 use berth_types::{
-    BootId, Code, Generation, GenerationId, LostKind, Machine, MachineId, Point, Refusal, Why,
+    BootId, Code, Generation, GenerationId, LostKind, Machine, MachineId, Point, Refusal, Unknown, Why,
 };
-use ed25519_dalek::{Signature, Signer, SigningKey};
-use serde::{Deserialize, Serialize};
+use index::Index;
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
 };
 
 pub struct Archive {
     files: Generations,
-    key: SigningKey,
+    signer: Signer,
     index: Arc<RwLock<Index>>,
     /// How many automatic generations of one machine are kept.
     keep: usize,
@@ -33,30 +33,10 @@ pub struct Archive {
     syncing: Arc<tokio::sync::RwLock<()>>,
 }
 
-#[derive(Default)]
-struct Index {
-    all: HashMap<GenerationId, Arc<Generation>>,
-    /// Oldest first.
-    machines: HashMap<MachineId, BTreeMap<(jiff::Timestamp, GenerationId), Arc<Generation>>>,
-    /// Machines that sleep in one, and children about to.
-    holds: HashMap<GenerationId, u32>,
-    /// Not on the disk below yet: whole only as long as the host is up.
-    unsynced: HashSet<GenerationId>,
-    /// Those that were not when the host went down: of their memory, any part may be missing.
-    torn: HashSet<GenerationId>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Manifest {
-    generation: Generation,
-    signature: String,
-}
-
 impl Archive {
-    pub fn open(files: Generations, key: &Path, keep: u32, boot: BootId) -> Result<Self> {
-        let key = SigningKey::from_bytes(&*keyfile::key(key)?);
+    pub fn open(files: Generations, signer: Signer, keep: u32, boot: BootId) -> Self {
         let (index, keep, syncing) = (Arc::default(), keep as usize, Arc::default());
-        Ok(Self { files, key, index, keep, boot, syncing })
+        Self { files, signer, index, keep, boot, syncing }
     }
 
     fn index(&self) -> std::sync::RwLockReadGuard<'_, Index> {
@@ -154,7 +134,7 @@ impl Archive {
         .await?;
         (manifest.state_size, manifest.state_sha256) = (size, sum);
         manifest.boot.get_or_insert_with(|| self.boot.clone());
-        let bytes = self.encode(&manifest)?;
+        let bytes = self.signer.sign(Kind::Snapshot, &manifest)?;
         let id = manifest.id.clone();
         blocking(move || files.freeze(&id, &from, way, &bytes)).await?;
         let generation = Arc::new(manifest);
@@ -170,6 +150,7 @@ impl Archive {
             manifest.guest = source.guest;
             // What is torn is torn in every copy.
             manifest.boot = source.boot.clone().filter(|_| self.is_torn(from));
+            manifest.unknown.clone_from(&source.unknown);
         }
         self.freeze(manifest, self.files.directory(from), Way::Share).await
     }
@@ -340,152 +321,15 @@ impl Archive {
         self.index().holds.contains_key(id)
     }
 
-    /// Nobody does any more, perhaps; what nobody needs then goes.
-    pub async fn release(&self, id: &GenerationId) {
-        self.let_go(id);
-        self.age_like(id).await;
-    }
-
-    /// The same, but nothing goes before its machine's are aged.
-    pub fn let_go(&self, id: &GenerationId) {
-        let mut index = self.index_mut();
-        if let Some(count) = index.holds.get_mut(id) {
-            *count -= 1;
-            if *count == 0 {
-                index.holds.remove(id);
-            }
-        }
-    }
-
-    /// Lets go of what is outdated of the machine whose this is.
-    pub async fn age_like(&self, id: &GenerationId) {
-        if let Some(machine) = self.get(id).and_then(|generation| generation.machine.clone()) {
-            self.age(&machine).await;
-        }
-    }
-
-    /// Lets go of what policy keeps no longer.
-    pub async fn age(&self, machine: &MachineId) {
-        let mut automatic = 0;
-        for generation in self.of(machine) {
-            let outdated = match generation.why {
-                Why::Sleep | Why::Restore => {
-                    automatic += 1;
-                    automatic > self.keep
-                }
-                Why::Fork => true,
-                Why::Snapshot(_) | Why::Template { .. } => false,
-            };
-            if outdated {
-                self.forget(&generation.id).await;
-            }
-        }
-    }
-
-    /// Everything of a machine that is gone, but what its children still sleep in.
-    pub async fn forget_machine(&self, machine: &MachineId) {
-        for generation in self.of(machine) {
-            self.forget(&generation.id).await;
-        }
-    }
-
-    /// What a crash left that nobody needs: captures for forks, and points in
-    /// time of machines that are gone.
-    pub async fn sweep(&self, exists: impl Fn(&MachineId) -> bool) {
-        let all: Vec<_> = self.index().all.values().cloned().collect();
-        for generation in all {
-            let Some(machine) = &generation.machine else { continue };
-            let orphan = generation.why == Why::Fork || !exists(machine);
-            if orphan {
-                self.forget(&generation.id).await;
-            }
-        }
-    }
-
-    pub async fn remove(&self, id: &GenerationId) -> Result<()> {
-        if self.forget(id).await {
-            return Ok(());
-        }
-        let hint = "wake it first, then try again";
-        Err(Refusal::new(Code::Conflict, "a machine sleeps in that point in time", hint).into())
-    }
-
-    /// Removes what nobody holds. False: somebody does.
-    async fn forget(&self, id: &GenerationId) -> bool {
-        if !self.index_mut().take_out(id) {
-            return false;
-        }
-        let (files, id) = (self.files.clone(), id.clone());
-        if let Err(error) = blocking(move || files.remove(&id)).await {
-            tracing::error!(error = error.chain(), "cannot remove a generation");
-        }
-        true
-    }
-
-    fn encode(&self, generation: &Generation) -> Result<Vec<u8>> {
-        let record = |source| Error::Record { what: "a generation", source };
-        let signed = serde_json::to_vec(generation).map_err(record)?;
-        let signature = hex(&self.key.sign(&signed).to_bytes());
-        serde_json::to_vec_pretty(&Manifest { generation: generation.clone(), signature }).map_err(record)
-    }
-
     fn decode(&self, bytes: &[u8]) -> Result<Generation> {
-        let manifest: Manifest =
-            serde_json::from_slice(bytes).map_err(|_| damaged("its manifest does not decode"))?;
-        let signed = serde_json::to_vec(&manifest.generation)
-            .map_err(|source| Error::Record { what: "a generation", source })?;
-        let signature = unhex(&manifest.signature).and_then(|bytes| Signature::from_slice(&bytes).ok());
-        let verifies = signature.is_some_and(|signature| self.key.verify(&signed, &signature).is_ok());
-        if verifies {
-            Ok(manifest.generation)
-        } else {
-            Err(damaged("its manifest is not signed by this host").into())
-        }
-    }
-}
-
-impl Index {
-    fn hold(&mut self, id: &GenerationId) {
-        *self.holds.entry(id.clone()).or_default() += 1;
-    }
-
-    /// Newest first.
-    fn of(&self, machine: &MachineId) -> impl Iterator<Item = &Arc<Generation>> {
-        self.machines.get(machine).into_iter().flat_map(|all| all.values().rev())
-    }
-
-    fn point(&self, machine: &MachineId, point: &Point) -> Result<Arc<Generation>, Refusal> {
-        let mut all = self.of(machine);
-        let found = match point {
-            Point::Label(label) => all.find(|one| matches!(&one.why, Why::Snapshot(own) if own == label)),
-            Point::Automatic(place) => {
-                all.filter(|one| one.why.is_automatic()).nth((*place as usize).saturating_sub(1))
-            }
-        };
-        found.cloned().ok_or_else(|| {
-            Refusal::new(Code::NotFound, format!("there is no '{point}'"), "see them with 'snapshots NAME'")
-        })
-    }
-
-    fn take_out(&mut self, id: &GenerationId) -> bool {
-        if self.holds.contains_key(id) {
-            return false;
-        }
-        self.unsynced.remove(id);
-        if let Some(generation) = self.all.remove(id)
-            && let Some(machine) = &generation.machine
-            && let Some(all) = self.machines.get_mut(machine)
-        {
-            all.remove(&(generation.created, id.clone()));
-        }
-        true
+        let read = self.signer.read(Kind::Snapshot, bytes);
+        read.map_err(|unreadable| damaged(&format!("its manifest: {unreadable}")).into())
     }
 }
 
 /// A manifest for a machine as it is now, but for the device state.
 pub fn manifest(machine: &Machine, why: Why, driver: &dyn berth_hypervisor::Driver) -> Generation {
     Generation {
-        generation: berth_types::RECORD_GENERATION,
         id: GenerationId::random(),
         why,
         machine: Some(machine.id.clone()),
@@ -502,6 +346,7 @@ pub fn manifest(machine: &Machine, why: Why, driver: &dyn berth_hypervisor::Driv
         state_sha256: String::new(),
         boot: None,
         guest: None,
+        unknown: Unknown::new(),
     }
 }
 
