@@ -169,7 +169,13 @@ impl Actor {
         let driver = &self.host.driver;
         let generation = self.record.sleeps_in.as_ref().and_then(|id| self.host.archive.get(id));
         let Some(generation) = generation else {
-            return Err((Error::Guest("its memory is missing".into()), memory, network));
+            let error = match &self.record.sleeps_in {
+                // Its manifest is there and cannot be used: that is the reason.
+                Some(id) => self.host.archive.verify_whole(id).await.err(),
+                None => None,
+            };
+            let error = error.unwrap_or_else(|| Error::Guest("its memory is missing".into()));
+            return Err((error, memory, network));
         };
         if !driver.restores(&generation.driver, &generation.driver_version) {
             let made = format!("{} {}", generation.driver, generation.driver_version);
