@@ -6,6 +6,7 @@ mod flash;
 mod flows;
 mod guests;
 mod lost;
+mod old_data;
 mod planted;
 mod power;
 mod quotas;
