@@ -135,3 +135,27 @@ async fn answer(host: Arc<Host>, call: Call, uid: u32, gateway: Option<u32>, pro
         _ => Err(Refusal::new(Code::NotAllowed, "you may not ask that", "run it as root")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Scratch, World};
+    use tokio::net::UnixStream;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_caller_of_another_version_is_told_which_is_read() {
+        let scratch = Scratch::new();
+        let world = World::open(&scratch).await;
+        let (near, far) = UnixStream::pair().unwrap();
+        tokio::spawn(converse(world.host.clone(), Connection::new(far), None));
+        let mut near = Connection::new(near);
+        let newer = serde_json::json!({"format_version": 99, "caller": "robot", "request": {"do": "fly"}});
+        near.send(&newer, None).await.unwrap();
+        let (Message::Done(Err(refusal)), _) = near.receive().await.unwrap() else { panic!("not refused") };
+        assert_eq!(refusal.code, Code::Unavailable);
+        assert_eq!(refusal.message, "the caller's requests have format version 99, hostd reads 2");
+        // The connection is still one.
+        near.send(&Call::new(Caller::Gateway, Request::Ready), None).await.unwrap();
+        assert!(matches!(near.receive().await.unwrap(), (Message::Done(_), None)));
+    }
+}
