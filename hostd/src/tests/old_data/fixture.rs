@@ -118,7 +118,8 @@ impl OldData {
             }
             self.mirror(&format!("pool/machines/{}/machine.json", machine.id), "a machine", machine);
         }
-        self.snapshot(&generation(SNAPSHOT, Why::Snapshot("before".into()), DEV, "dev"));
+        let before = generation(SNAPSHOT, Why::Snapshot("before".into()), DEV, "dev");
+        self.snapshot(&Generation { guest: Some(2), ..before });
         self.snapshot(&generation(SLEEP, Why::Sleep, SLEEPER, "sleeper"));
         let template = Why::Template { version: "8192-1-0".into() };
         let nobodys = generation(TEMPLATE, template, "", "template");
@@ -297,5 +298,6 @@ fn generation(id: &str, why: Why, machine: &str, name: &str) -> Generation {
         state_size: STATE.len() as u64,
         state_sha256: hex(&Sha256::digest(STATE)),
         boot: Some(BOOT.into()),
+        guest: None,
     }
 }

@@ -1,4 +1,5 @@
-//! How commit f8cd9a1 wrote its data, which is version 1. FROZEN: never change anything here.
+//! How commit f8cd9a1 wrote its data, and those after it up to c6295b3, which is version 1.
+//! FROZEN: never change anything here.
 //! What berth reads today is compared with what these write.
 
 use chacha20poly1305::{
@@ -149,6 +150,9 @@ pub struct Generation {
     pub state_sha256: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
+    /// From commit b041e1f on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<u16>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

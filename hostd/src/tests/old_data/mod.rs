@@ -84,7 +84,7 @@ fn check_everything(world: &World) {
         assert_eq!((found.owner.as_ref(), found.driver.as_str()), (Some(&user(ANN)), "fake"), "{id}");
     }
     let before = host.archive.point(&DEV.parse().unwrap(), &"before".parse().unwrap()).unwrap();
-    assert_eq!(before.id, snapshot(SNAPSHOT));
+    assert_eq!((&before.id, before.guest), (&snapshot(SNAPSHOT), Some(2)));
     let template = host.archive.get(&snapshot(TEMPLATE)).unwrap();
     assert_eq!((&template.machine, &template.why), (&None, &Why::Template { version: "8192-1-0".into() }));
     // 4. Policies and secrets.
