@@ -102,6 +102,7 @@ impl Signer {
 }
 
 impl Kind {
+    /// Part of what is signed, so none of these ever changes.
     const fn what(self) -> &'static str {
         match self {
             Self::Machine => "a machine",
