@@ -28,7 +28,7 @@ use std::{
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A program to run. Everything it starts carries the scratch directory in its
-/// environment, by which [`crate::sweep`] finds what outlived a case.
+/// environment, by which `crate::sweep` finds what outlived a case.
 pub struct Run {
     command: Command,
     limit: Duration,

@@ -4,7 +4,7 @@
 //! it is used, and its session loop waits for a channel that does not take its
 //! messages: one machine that does not read would stall, and may deadlock, the
 //! whole connection. So every channel here always takes what arrives into a
-//! queue ([`Inbox`]), and [`Flow`](super::flow::Flow) counts what is queued on
+//! queue ([`Inbox`]), and [`Flow`] counts what is queued on
 //! the connection: above a mark it shrinks the window that russh grants to two
 //! bytes at a time, and those come slowly; below it the window is whole again.
 //! The connection keeps moving; only what is sent into a machine that does not

@@ -2,7 +2,7 @@
 //! when hostd takes access away.
 //!
 //! The gateway asks hostd to be told when keys are removed or users locked
-//! ([`watch`]), and then what that means for each connection. A connection that
+//! ([`watch()`]), and then what that means for each connection. A connection that
 //! logs in meanwhile is looked at once more: see [`Sessions::round`].
 
 use super::{Gateway, flow::Budget, peer::told};

@@ -86,7 +86,7 @@ async fn start(
 ///
 /// What the guest sends is taken at once: russh's loop for the guest waits for
 /// a channel that does not take its messages, and so would what the server
-/// sends back. [`Queued`] keeps the guest from sending too far ahead.
+/// sends back. [`Queued`](super::queued::Queued) keeps the guest from sending too far ahead.
 async fn carry(route: &Route, guest: Channel<Msg>, server: Channel<client::Msg>) {
     let (mut from_guest, to_guest) = guest.split();
     let (mut from_server, to_server) = server.split();
