@@ -11,7 +11,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 STATIC := x86_64-unknown-linux-gnu
 RELEASED := berth berth-hostd berth-gateway berth-bridge berth-jail
 
-.PHONY: help run up down setup setup-test setup-bench build image lint unit e2e test fuzz torture bench
+.PHONY: help run up down setup setup-test setup-bench build image lint deny unit e2e test fuzz torture bench
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,10 +44,21 @@ build: setup ## Build the programs, in release mode
 image: build ## Make the base image, or bring it up to date
 	@$(AS_ROOT) $(BERTH) image build
 
-lint: setup ## Formatting and clippy
+# Installs nothing. The quick ones first.
+lint: ## Formatting, shell scripts, crates, clippy and the documentation
+	@for tool in python3 shellcheck; do command -v $$tool >/dev/null || \
+	    { echo "lint: $$tool is missing: 'make setup-test' installs it" >&2; exit 1; }; done
 	cargo fmt --all --check
-	@! grep -n '^source = "git' Cargo.lock || { echo 'a crate from outside the registry has no checksum' >&2; exit 1; }
+	scripts/check-shell
+	scripts/check-crates
 	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --all-features --no-deps --document-private-items
+
+# Not in `lint`: it takes minutes to build, and its advisories come from the network.
+deny: ## What cargo-deny says of the crates, with advisories; needs the network
+	@command -v cargo-deny >/dev/null || \
+	    { echo "deny: cargo-deny is missing: 'cargo install --locked cargo-deny' installs it" >&2; exit 1; }
+	cargo deny --locked check
 
 # Tests are compiled without optimisation: it would take longer than it saves, and
 # overflows are caught. What the end-to-end cases start is the release build.
