@@ -11,7 +11,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 STATIC := x86_64-unknown-linux-gnu
 RELEASED := berth berth-hostd berth-gateway berth-bridge berth-jail
 
-.PHONY: help run up down setup setup-test setup-bench build image lint deny unit e2e test fuzz torture bench
+.PHONY: help run up down setup setup-test setup-bench build image man lint deny unit e2e test fuzz torture bench
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ build: setup ## Build the programs, in release mode
 
 image: build ## Make the base image, or bring it up to date
 	@$(AS_ROOT) $(BERTH) image build
+
+man: setup ## Man pages and completions, into target/man and target/completions
+	cargo run --quiet --locked -p berth-man -- $(TARGET)/man $(TARGET)/completions
 
 # Installs nothing. The quick ones first.
 lint: ## Formatting, shell scripts, crates, clippy and the documentation

@@ -11,9 +11,12 @@
 //!
 //! It keeps no state of its own but its host keys, and runs unprivileged.
 
+mod arguments;
 pub mod attach;
 pub mod command;
 pub mod privilege;
 pub mod ssh;
 pub mod target;
 pub mod ui;
+
+pub use arguments::Arguments;

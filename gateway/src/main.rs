@@ -3,22 +3,13 @@
 use anyhow::Context;
 use berth_config::LogFormat;
 use berth_gateway::{
-    privilege,
+    Arguments, privilege,
     ssh::{Gateway, hostkey, server},
 };
 use clap::Parser;
-use std::{net::TcpListener, path::PathBuf, sync::Arc};
+use std::{net::TcpListener, sync::Arc};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
-
-/// The SSH gateway of berth.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Arguments {
-    /// The configuration file.
-    #[arg(long)]
-    config: PathBuf,
-}
 
 fn main() -> anyhow::Result<()> {
     berth_sys::inherited::shed().context("cannot close what it was started with")?;

@@ -29,7 +29,8 @@ pub const HELP: Help = Help {
     notes: "",
 };
 
-const TOUR: &[(&str, &str)] = &[
+/// How a machine is reached, and what that does.
+pub const TOUR: &[(&str, &str)] = &[
     ("{ssh} {host}", "a shell in your machine 'main'"),
     ("{ssh} dev@{host}", "a shell in your machine 'dev'"),
     ("{ssh} dev@{host} uname -a", "a command there"),

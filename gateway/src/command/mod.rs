@@ -28,7 +28,7 @@ mod when;
 mod whoami;
 mod why;
 
-pub use help::Help;
+pub use help::{Help, TOUR};
 
 use crate::{
     ssh::peer::told,
