@@ -43,6 +43,7 @@ fn closed_means_closed() {
 
 #[test]
 fn the_gateway_is_nobody_and_its_keys_are_roots() {
+    berth_sys::needs_root!();
     let service = Service::start();
     let status = fs::read_to_string(format!("/proc/{}/status", service.gateway_pid())).unwrap();
     let field =

@@ -322,6 +322,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_start_fails_once_when_asked_to() {
+        berth_sys::needs_root!();
         let (fake, scratch) = (Fake::new(), Scratch::new());
         fake.fail_next_start("no room");
         let refused = fake.start(scratch.launch()).await;
@@ -331,6 +332,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_start_drags_on_when_asked_to() {
+        berth_sys::needs_root!();
         let (fake, scratch) = (Fake::new(), Scratch::new());
         fake.delay_starts(Duration::from_millis(50));
         let begun = Instant::now();
@@ -341,6 +343,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_guest_ends_as_told() {
+        berth_sys::needs_root!();
         for exit in [Exit::Clean, Exit::Reboot, Exit::Panic] {
             let (fake, scratch) = (Fake::new(), Scratch::new());
             let vm = fake.start(scratch.launch()).await.unwrap();

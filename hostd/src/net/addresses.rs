@@ -70,6 +70,7 @@ mod tests {
 
     #[test]
     fn an_address_that_comes_or_goes_is_heard_of() {
+        berth_sys::needs_root!();
         let ip = |words: &str| assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success());
         let test = async move {
             let addresses = Addresses::listen().unwrap();

@@ -85,6 +85,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_for_a_dead_peer_is_told() {
+        berth_sys::needs_root!();
         // A thread in a namespace of its own: nobody else's connections are there.
         std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();

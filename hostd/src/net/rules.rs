@@ -169,6 +169,7 @@ mod tests {
 
     #[test]
     fn a_namespace_has_the_rules_and_the_listeners() {
+        berth_sys::needs_root!();
         // A thread in a namespace of its own: nobody else's rules are there.
         std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
@@ -237,6 +238,7 @@ for number in range(int(sys.argv[2])):
 
     #[test]
     fn forged_sources_are_not_tracked_and_true_ones_up_to_a_limit() {
+        berth_sys::needs_root!();
         const LIMIT: u32 = 50;
         let ip = |words: &str| {
             assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "ip {words}");

@@ -36,6 +36,7 @@ async fn names(world: &World, machine: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn a_fork_may_reach_no_more_than_its_source() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let mut spec = super::spec("dev");
@@ -68,6 +69,7 @@ async fn a_fork_may_reach_no_more_than_its_source() {
 
 #[tokio::test]
 async fn policies_by_label_and_for_all() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let mut spec = super::spec("dev");
@@ -91,6 +93,7 @@ async fn policies_by_label_and_for_all() {
 
 #[tokio::test]
 async fn a_secret_is_its_users_alone_and_is_in_no_answer() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let mut world = World::open(&scratch).await;
     world.new_machine("dev").await.unwrap();
@@ -113,6 +116,7 @@ async fn a_secret_is_its_users_alone_and_is_in_no_answer() {
 
 #[tokio::test]
 async fn what_was_done_is_on_record_for_whoever_did_it() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let mut world = World::open(&scratch).await;
     world.new_machine("dev").await.unwrap();
@@ -142,6 +146,7 @@ async fn what_was_done_is_on_record_for_whoever_did_it() {
 /// The bridge parses hostile bytes: what it says of whose machine it is, or at length, does not count.
 #[tokio::test]
 async fn the_record_takes_nothing_from_the_bridge_that_hostd_knows_better() {
+    berth_sys::needs_root!();
     use berth_egress::control::{Decision, Event, Outcome, Protocol};
     let scratch = Scratch::new();
     let mut world = World::open(&scratch).await;
@@ -189,6 +194,7 @@ async fn change(world: &World, target: EgressTarget, change: EgressChange) -> Re
 
 #[tokio::test]
 async fn of_changes_at_once_none_is_lost() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     world.new_machine("dev").await.unwrap();
@@ -237,6 +243,7 @@ async fn policies_are_limited_in_number_and_in_rules() {
 
 #[tokio::test]
 async fn what_is_never_reached_is_not_taken_and_an_old_rule_for_it_is_shown_as_such() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 #[tokio::test]
 async fn ten_first_logins_at_once_make_one_machine_and_one_boot() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let logins = (0..10).map(|_| world.ask(Request::AttachDefault));
@@ -43,6 +44,7 @@ async fn all_at_once<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Outp
 
 #[tokio::test]
 async fn a_machine_lives_stops_and_comes_back() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -66,6 +68,7 @@ async fn a_machine_lives_stops_and_comes_back() {
 
 #[tokio::test]
 async fn a_machine_that_does_not_start_is_not_left_behind() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     world.driver.fail_next_start("no");
@@ -78,6 +81,7 @@ async fn a_machine_that_does_not_start_is_not_left_behind() {
 
 #[tokio::test]
 async fn a_boot_that_stands_still_is_begun_anew() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     world.guests.behave(Manners::MuteOnce);
@@ -93,6 +97,7 @@ async fn a_boot_that_stands_still_is_begun_anew() {
 
 #[tokio::test]
 async fn a_boot_that_hangs_can_be_removed() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     world.new_machine("dev").await.unwrap();
@@ -114,6 +119,7 @@ async fn a_boot_that_hangs_can_be_removed() {
 
 #[tokio::test]
 async fn a_death_is_told_and_the_next_login_boots() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -131,6 +137,7 @@ async fn a_death_is_told_and_the_next_login_boots() {
 
 #[tokio::test]
 async fn a_guest_that_powers_off_is_stopped_and_one_that_reboots_comes_back() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -148,6 +155,7 @@ async fn a_guest_that_powers_off_is_stopped_and_one_that_reboots_comes_back() {
 
 #[tokio::test]
 async fn garbage_on_the_link_is_a_failure_with_its_reason() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let (bad, good) = (world.new_machine("bad").await.unwrap(), world.new_machine("good").await.unwrap());
@@ -160,6 +168,7 @@ async fn garbage_on_the_link_is_a_failure_with_its_reason() {
 
 #[tokio::test]
 async fn a_guest_that_does_not_shut_down_is_cut_off() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -171,6 +180,7 @@ async fn a_guest_that_does_not_shut_down_is_cut_off() {
 
 #[tokio::test]
 async fn quotas_refuse_and_nothing_is_half_made() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     for name in ["a", "b", "c"] {
@@ -189,6 +199,7 @@ async fn quotas_refuse_and_nothing_is_half_made() {
 
 #[tokio::test]
 async fn another_users_machine_is_not_there() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let mut world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();

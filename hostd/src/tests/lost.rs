@@ -25,6 +25,7 @@ fn disk_of(world: &World, id: &MachineId) -> String {
 /// F1, M6: a user's mirror that does not decode must not cost that user's machines.
 #[test]
 fn machines_of_a_user_whose_mirror_is_broken_are_moved_aside_and_come_back() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let (user, id) = life(async || {
         let world = World::open(&scratch).await;
@@ -70,6 +71,7 @@ fn machines_of_a_user_whose_mirror_is_broken_are_moved_aside_and_come_back() {
 /// Where nothing can be moved aside, what a machine sleeps in stays too.
 #[test]
 fn a_sleeper_that_cannot_be_moved_aside_keeps_its_memory() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let (user, id) = life(async || {
         let world = World::open(&scratch).await;
@@ -98,6 +100,7 @@ fn a_sleeper_that_cannot_be_moved_aside_keeps_its_memory() {
 
 #[test]
 fn an_unfinished_sleep_whose_manifest_is_torn_keeps_its_disk() {
+    berth_sys::needs_root!();
     for manifest in [Some("{ \"generation\": "), None] {
         let scratch = Scratch::new();
         let id = life(async || {
@@ -134,6 +137,7 @@ fn an_unfinished_sleep_whose_manifest_is_torn_keeps_its_disk() {
 /// Marked as what they are; nothing is concluded from an owner that is not there.
 #[test]
 fn only_what_says_that_it_is_a_template_is_undone_as_one() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let place = |id: &MachineId| scratch.path().join("data/pool/machines").join(id.as_str());
     let (template, foreign) = life(async || {
@@ -162,6 +166,7 @@ fn only_what_says_that_it_is_a_template_is_undone_as_one() {
 /// M6: cut short after any number of writes, a rebuild is finished by the next start.
 #[test]
 fn a_rebuild_may_be_killed_at_any_write() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let (users, uid) = life(async || {
         let world = World::open(&scratch).await;
@@ -218,6 +223,7 @@ fn a_rebuild_may_be_killed_at_any_write() {
 /// What was removed does not come back with a mirror, wherever the removal was cut short.
 #[test]
 fn what_was_removed_stays_removed() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;
@@ -244,6 +250,7 @@ fn what_was_removed_stays_removed() {
 /// L7, and mirrors that are another installation's.
 #[test]
 fn one_machines_bad_files_cost_no_other_machine() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let bad = life(async || {
         let world = World::open(&scratch).await;
@@ -272,6 +279,7 @@ fn one_machines_bad_files_cost_no_other_machine() {
 
 #[test]
 fn a_restore_from_lost_refuses_what_it_cannot_do() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;

@@ -46,14 +46,6 @@ impl Canary {
     }
 }
 
-fn is_root() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
-}
-
 /// Puts one thing in a file's place, as the process of this user.
 fn plant(kind: &str, canary: &Path, place: &Path, uid: u32) -> bool {
     let script = match kind {
@@ -121,9 +113,7 @@ async fn remove(world: &World, names: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hypervisor_can_put_nothing_in_a_files_place() {
-    if !is_root() {
-        return;
-    }
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let canary = Canary::new(&scratch);
     let world = World::open(&scratch).await;
@@ -150,9 +140,7 @@ async fn a_hypervisor_can_put_nothing_in_a_files_place() {
 /// With more rights than it should ever have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_in_a_files_place_no_verb_follows_it() {
-    if !is_root() {
-        return;
-    }
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let canary = Canary::new(&scratch);
     let world = World::open(&scratch).await;
@@ -194,9 +182,7 @@ fn hand_back(place: &Path, uid: u32) {
 
 #[test]
 fn an_old_installation_is_taken_over_with_what_was_planted_in_it() {
-    if !is_root() {
-        return;
-    }
+    berth_sys::needs_root!();
     for kind in KINDS {
         let scratch = Scratch::new();
         let canary = Canary::new(&scratch);
@@ -236,9 +222,7 @@ fn an_old_installation_is_taken_over_with_what_was_planted_in_it() {
 /// A store that is rebuilt from mirrors must not believe one of a hypervisor's.
 #[test]
 fn a_foreign_record_is_not_believed() {
-    if !is_root() {
-        return;
-    }
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;

@@ -47,6 +47,7 @@ async fn boots(world: &World, why: &str, text: &str) {
 
 #[test]
 fn memory_that_had_not_reached_the_disk_is_not_resumed() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;
@@ -83,6 +84,7 @@ fn memory_that_had_not_reached_the_disk_is_not_resumed() {
 
 #[test]
 fn memory_that_had_reached_the_disk_is_resumed() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;
@@ -108,6 +110,7 @@ fn memory_that_had_reached_the_disk_is_resumed() {
 
 #[test]
 fn a_machine_that_ran_when_the_host_went_down_says_so() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;
@@ -123,6 +126,7 @@ fn a_machine_that_ran_when_the_host_went_down_says_so() {
 
 #[test]
 fn memory_that_was_being_saved_is_resumed_only_in_the_boot_that_saved_it() {
+    berth_sys::needs_root!();
     for reboots in [false, true] {
         let scratch = Scratch::new();
         life(async || {
@@ -155,6 +159,7 @@ fn memory_that_was_being_saved_is_resumed_only_in_the_boot_that_saved_it() {
 /// The store's last writes may be lost, and with them that a machine woke.
 #[test]
 fn a_wake_that_the_store_has_lost_does_not_take_the_machine_back() {
+    berth_sys::needs_root!();
     for sleeps_again in [false, true] {
         let scratch = Scratch::new();
         life(async || {
@@ -188,6 +193,7 @@ fn a_wake_that_the_store_has_lost_does_not_take_the_machine_back() {
 /// A hostd that ended in the middle of a wake had not written the mark of it yet.
 #[test]
 fn a_wake_that_the_next_hostd_finishes_has_its_mark() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let asleep = life(async || {
         let world = World::open(&scratch).await;
@@ -222,6 +228,7 @@ fn a_wake_that_the_next_hostd_finishes_has_its_mark() {
 /// What is tidied up some seconds after a wake leaves the mark of a later wake alone.
 #[test]
 fn the_last_wake_keeps_its_mark() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;
@@ -244,6 +251,7 @@ fn the_last_wake_keeps_its_mark() {
 /// That it ran on its old disk once, it says after every stop of a sleeper too.
 #[test]
 fn a_stop_that_the_store_has_lost_does_not_take_the_machine_back() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;
@@ -267,6 +275,7 @@ fn a_stop_that_the_store_has_lost_does_not_take_the_machine_back() {
 /// A wake that came to nothing, or that was undone on purpose, is none.
 #[test]
 fn what_a_machine_went_back_to_is_what_it_has_after_a_power_failure() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let back = async |world: &World| {
         world.ask(Request::Restore { name: named("dev"), point: "base".parse().unwrap() }).await.unwrap();

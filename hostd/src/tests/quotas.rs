@@ -13,6 +13,7 @@ fn snapshot(name: &str, label: &str) -> Request {
 /// The review's M4: each odd size left a template for good, and cost two boots.
 #[tokio::test]
 async fn forty_odd_sizes_leave_few_templates_and_others_wake() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open_with(&scratch, |config| {
         config.idle.ready = vec![ByteSize::mib(128)];
@@ -85,6 +86,7 @@ async fn a_template_whose_hypervisor_ends_is_made_again_at_once() {
 
 #[test]
 fn a_pool_below_its_reserve_refuses_new_work_and_wakes_what_sleeps() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let free = life(async || {
         let world = World::open(&scratch).await;
@@ -112,6 +114,7 @@ fn a_pool_below_its_reserve_refuses_new_work_and_wakes_what_sleeps() {
 
 #[tokio::test]
 async fn points_are_counted_against_their_user_and_sleeping_is_never_refused() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let mut world = World::open_with(&scratch, |config| config.quota.points = ByteSize::mib(350)).await;
     world.new_machine("dev").await.unwrap();

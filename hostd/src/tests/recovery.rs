@@ -14,6 +14,7 @@ pub fn life<T>(work: impl AsyncFnOnce() -> T) -> T {
 
 #[test]
 fn machines_outlive_hostd() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let pid = life(async || {
         let world = World::open(&scratch).await;
@@ -35,6 +36,7 @@ fn machines_outlive_hostd() {
 /// A hypervisor that its guest has taken over can leave its directory, not its control group.
 #[test]
 fn a_hypervisor_that_left_its_directory_is_found_by_its_control_group() {
+    berth_sys::needs_root!();
     if !has_cgroup2() {
         println!("skipped: this host has no cgroup2");
         return;
@@ -69,6 +71,7 @@ fn has_cgroup2() -> bool {
 
 #[test]
 fn what_died_meanwhile_boots_when_it_is_next_used() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;
@@ -91,6 +94,7 @@ fn what_died_meanwhile_boots_when_it_is_next_used() {
 /// The saved state that it last woke from is still there, and is not what it sleeps in.
 #[test]
 fn a_sleep_that_the_record_missed_is_where_a_machine_sleeps() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let disk = |world: &World| world.host.storage.directory(world.machine("dev").id()).join("disk");
     life(async || {
@@ -120,6 +124,7 @@ fn a_sleep_that_the_record_missed_is_where_a_machine_sleeps() {
 /// As a power failure may leave it: records are synced at once, directories later.
 #[test]
 fn a_record_without_files_is_undone_if_it_was_never_up() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;
@@ -141,6 +146,7 @@ fn a_record_without_files_is_undone_if_it_was_never_up() {
 
 #[test]
 fn half_made_is_undone_and_half_removed_is_finished() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;
@@ -172,6 +178,7 @@ fn half_made_is_undone_and_half_removed_is_finished() {
 
 #[test]
 fn a_lost_store_is_rebuilt_from_the_mirrors() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let user = life(async || {
         let world = World::open(&scratch).await;

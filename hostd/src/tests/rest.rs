@@ -15,6 +15,7 @@ fn disk(world: &World, name: &str) -> std::path::PathBuf {
 
 #[tokio::test]
 async fn a_machine_sleeps_and_wakes_with_nothing_in_between() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -32,6 +33,7 @@ async fn a_machine_sleeps_and_wakes_with_nothing_in_between() {
 
 #[tokio::test]
 async fn a_login_by_its_name_wakes_what_sleeps_and_nothing_else() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -50,6 +52,7 @@ async fn a_login_by_its_name_wakes_what_sleeps_and_nothing_else() {
 
 #[tokio::test]
 async fn a_shutdown_puts_machines_to_sleep_and_stops_what_cannot() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -64,6 +67,7 @@ async fn a_shutdown_puts_machines_to_sleep_and_stops_what_cannot() {
 
 #[tokio::test]
 async fn old_sleeps_age_out_and_can_be_gone_back_to() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -85,6 +89,7 @@ async fn old_sleeps_age_out_and_can_be_gone_back_to() {
 
 #[tokio::test]
 async fn forks_come_from_one_capture_and_leave_nothing_of_it() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let source = world.new_machine("dev").await.unwrap();
@@ -109,6 +114,7 @@ async fn forks_come_from_one_capture_and_leave_nothing_of_it() {
 
 #[tokio::test]
 async fn a_sleeping_machine_is_forked_without_waking_it() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let source = world.new_machine("dev").await.unwrap();
@@ -131,6 +137,7 @@ async fn a_sleeping_machine_is_forked_without_waking_it() {
 
 #[tokio::test]
 async fn bad_forks_are_refused_before_anything_is_made() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     world.new_machine("dev").await.unwrap();
@@ -151,6 +158,7 @@ async fn bad_forks_are_refused_before_anything_is_made() {
 
 #[tokio::test]
 async fn who_comes_after_a_sleep_was_asked_for_finds_it_awake() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -172,6 +180,7 @@ async fn who_comes_after_a_sleep_was_asked_for_finds_it_awake() {
 /// The clock of one that stands still stands too, and nobody else sets it again.
 #[tokio::test]
 async fn a_source_goes_on_with_the_right_time() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     world.new_machine("dev").await.unwrap();
@@ -183,6 +192,7 @@ async fn a_source_goes_on_with_the_right_time() {
 
 #[tokio::test]
 async fn snapshots_by_name() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     world.new_machine("dev").await.unwrap();
@@ -217,6 +227,7 @@ async fn snapshots_by_name() {
 
 #[tokio::test]
 async fn damaged_memory_boots_from_its_disk_and_says_so() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -232,6 +243,7 @@ async fn damaged_memory_boots_from_its_disk_and_says_so() {
 
 #[tokio::test]
 async fn idle_machines_pause_then_sleep_and_busy_ones_do_not() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -263,6 +275,7 @@ async fn idle_machines_pause_then_sleep_and_busy_ones_do_not() {
 
 #[tokio::test]
 async fn a_paused_machine_that_cannot_go_on_can_be_stopped() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -280,6 +293,7 @@ async fn a_paused_machine_that_cannot_go_on_can_be_stopped() {
 
 #[tokio::test]
 async fn a_schedule_wakes_and_a_ttl_removes() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     let machine = world.new_machine("dev").await.unwrap();
@@ -302,6 +316,7 @@ async fn a_schedule_wakes_and_a_ttl_removes() {
 
 #[test]
 fn sleeping_machines_outlive_hostd() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     life(async || {
         let world = World::open(&scratch).await;

@@ -101,6 +101,7 @@ async fn sound(world: &World, what: &str, restored: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whichever_write_fails_a_verb_leaves_what_can_be_used() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let world = World::open(&scratch).await;
     for (what, ..) in verbs() {
@@ -122,6 +123,7 @@ async fn whichever_write_fails_a_verb_leaves_what_can_be_used() {
 /// And the same for the hostd that comes after one that was killed right then.
 #[test]
 fn whichever_write_fails_the_next_start_finds_what_can_be_used() {
+    berth_sys::needs_root!();
     for (what, ..) in verbs() {
         for writes in 0.. {
             let scratch = Scratch::new();

@@ -2,7 +2,7 @@
 //!
 //! `beneath` opens files in directories that a less trusted process may have written
 //! to; `private` keeps what the service writes from everybody else; `inherited` ends what a
-//! program was started with.
+//! program was started with. `testing` is for tests alone.
 
 pub mod beneath;
 pub mod inherited;
@@ -10,6 +10,7 @@ pub mod machine;
 pub mod private;
 #[cfg(test)]
 mod scratch;
+pub mod testing;
 
 pub use beneath::{Access, Directory, Expected, Owner};
 

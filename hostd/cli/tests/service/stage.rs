@@ -31,8 +31,7 @@ impl Stage {
     /// `None` without root.
     pub fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: the supervisor needs root");
+        if berth_sys::testing::lacks_root() {
             return None;
         }
         let _turn = turn();

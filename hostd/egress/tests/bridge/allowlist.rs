@@ -41,6 +41,7 @@ fn answer(world: &World, port: u16, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_foreign_tls_name_does_not_pass_at_an_allowed_address() {
+    berth_sys::needs_root!();
     let (mut world, server) = world();
     world.guest.curl(&["https://other.example/"]).is("200");
     let before = server.seen().len();
@@ -66,6 +67,7 @@ fn a_foreign_tls_name_does_not_pass_at_an_allowed_address() {
 
 #[test]
 fn without_a_readable_tls_name_only_an_address_rule_counts() {
+    berth_sys::needs_root!();
     let (mut world, server) = world();
     let named = hello(Some("other.example"), &[]);
     let twice = hello(Some("other.example"), &[server_name("evil.example")]);
@@ -101,6 +103,7 @@ fn without_a_readable_tls_name_only_an_address_rule_counts() {
 
 #[test]
 fn a_foreign_or_missing_host_does_not_pass_at_an_allowed_address() {
+    berth_sys::needs_root!();
     let (mut world, _server) = world();
     let plain = Plain::start(&world, "198.51.100.11:80");
     world.guest.curl(&["http://other.example/"]).is("200");
@@ -142,6 +145,7 @@ fn a_foreign_or_missing_host_does_not_pass_at_an_allowed_address() {
 
 #[test]
 fn a_path_may_have_an_address_in_it() {
+    berth_sys::needs_root!();
     let (mut world, _server) = world();
     let plain = Plain::start(&world, "198.51.100.11:80");
     for line in [
@@ -171,6 +175,7 @@ fn a_path_may_have_an_address_in_it() {
 
 #[test]
 fn a_later_request_on_a_connection_is_judged_too() {
+    berth_sys::needs_root!();
     let (mut world, _server) = world();
     let plain = Plain::start(&world, "198.51.100.11:80");
     let good = "POST /good HTTP/1.1\r\nHost: other.example\r\nContent-Length: 2\r\n\r\nok";

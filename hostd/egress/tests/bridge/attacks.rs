@@ -41,6 +41,7 @@ fn raw(world: &World, request: &[u8]) -> String {
 
 #[test]
 fn plain_http_never_carries_a_secret() {
+    berth_sys::needs_root!();
     let (mut world, ..) = world();
     let ran = world.guest.curl(&["http://api.example/"]);
     ran.is("403").has("secret openai").has("use https").lacks(VALUE);
@@ -53,6 +54,7 @@ fn plain_http_never_carries_a_secret() {
 
 #[test]
 fn host_and_tls_name_have_to_agree() {
+    berth_sys::needs_root!();
     let (mut world, server, other) = world();
     for version in ["--http1.1", "--http2"] {
         let ran = world.guest.curl(&[version, "-H", "Host: other.example", "https://api.example/"]);
@@ -74,6 +76,7 @@ fn host_and_tls_name_have_to_agree() {
 
 #[test]
 fn an_address_of_the_guests_own_gets_nothing() {
+    berth_sys::needs_root!();
     let (mut world, server, other) = world();
     // The name of a secret's host, the address of another server.
     let ran = world.guest.curl(&["--resolve", "api.example:443:198.51.100.11", "https://api.example/"]);
@@ -89,6 +92,7 @@ fn an_address_of_the_guests_own_gets_nothing() {
 
 #[test]
 fn a_redirect_is_not_followed_by_the_secret() {
+    berth_sys::needs_root!();
     let (mut world, server, other) = world();
     world.guest.curl(&["-L", "https://api.example/redirect"]).is("200").lacks(VALUE);
     assert!(server.last().headers.contains_key("authorization"));
@@ -100,6 +104,7 @@ fn a_redirect_is_not_followed_by_the_secret() {
 
 #[test]
 fn a_proxy_of_the_guests_own_gets_nothing() {
+    berth_sys::needs_root!();
     let (mut world, server, _) = world();
     let answer = raw(&world, b"CONNECT api.example:443 HTTP/1.1\r\nHost: api.example\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("secret openai"), "{answer}");
@@ -126,6 +131,7 @@ fn a_proxy_of_the_guests_own_gets_nothing() {
 
 #[test]
 fn a_value_cannot_split_a_header() {
+    berth_sys::needs_root!();
     // Such a value is refused when it is set; the bridge does not count on that.
     let keys = |value: &str| secret("KEY", &["api.example"], vec![Projection::Placeholder], value);
     let mut world = World::new(vec![keys("sk-live\r\nX-Evil: yes")]);
@@ -150,6 +156,7 @@ fn a_value_cannot_split_a_header() {
 
 #[test]
 fn requests_cannot_be_smuggled() {
+    berth_sys::needs_root!();
     let (mut world, server, _) = world();
     let smuggled = "GET /smuggled HTTP/1.1\r\nHost: api.example\r\n\r\n";
     for (head, body, why) in [
@@ -189,6 +196,7 @@ fn requests_cannot_be_smuggled() {
 
 #[test]
 fn a_server_has_to_prove_its_name() {
+    berth_sys::needs_root!();
     let (mut world, ..) = world();
     world.guest.run("getent", &["hosts", "api.example"]);
     let stranger = Authority::new("a stranger");
@@ -221,6 +229,7 @@ fn authorities(world: &World) -> String {
 
 #[test]
 fn a_secret_that_cannot_be_applied_fails_closed() {
+    berth_sys::needs_root!();
     let world =
         World::new(vec![secret("corp", &["api.example"], vec![Projection::ClientCertificate], "no pem")]);
     let server = Server::start(&world, "api.example", "198.51.100.10:443");
@@ -232,6 +241,7 @@ fn a_secret_that_cannot_be_applied_fails_closed() {
 
 #[test]
 fn headers_of_http2_cannot_be_tricked() {
+    berth_sys::needs_root!();
     let (mut world, server, _) = world();
     world.guest.run("getent", &["hosts", "api.example"]);
     // Frames by hand: the preface, empty settings, then a HEADERS frame.

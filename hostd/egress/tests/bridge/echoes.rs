@@ -18,6 +18,7 @@ fn world() -> (World, Server) {
 
 #[test]
 fn nothing_around_an_answers_body_says_the_value() {
+    berth_sys::needs_root!();
     let (mut world, server) = world();
     let key = world.placeholder();
     for version in ["--http1.1", "--http2"] {
@@ -61,6 +62,7 @@ fn nothing_around_an_answers_body_says_the_value() {
 
 #[test]
 fn trailers_say_as_little() {
+    berth_sys::needs_root!();
     let (world, _server) = world();
     world.guest.run("getent", &["hosts", "api.example"]);
     let key = world.placeholder();
@@ -88,6 +90,7 @@ fn trailers_say_as_little() {
 
 #[test]
 fn half_a_value_is_not_passed_on() {
+    berth_sys::needs_root!();
     let (mut world, server) = world();
     for version in ["--http1.1", "--http2"] {
         let ran = world.guest.curl(&[

@@ -52,6 +52,7 @@ fn raw(world: &World, place: (&str, &str), request: &str) -> String {
 
 #[test]
 fn a_forged_host_gets_no_secret() {
+    berth_sys::needs_root!();
     let (mut world, servers) = world();
     let places = [("api.example", "198.51.100.10"), ("other.example", "198.51.100.11")];
     // `HERE` is the name in TLS, `THERE` the other one.
@@ -107,6 +108,7 @@ fn a_forged_host_gets_no_secret() {
 
 #[test]
 fn the_server_is_asked_for_the_host_of_its_secret() {
+    berth_sys::needs_root!();
     let (world, servers) = world();
     let place = ("api.example", "198.51.100.10");
     for (head, path) in [
@@ -154,6 +156,7 @@ fn ask_http2(stream: &mut impl Write, headers: &[(&str, &str)]) {
 
 #[test]
 fn http2_names_the_host_once() {
+    berth_sys::needs_root!();
     let (mut world, servers) = world();
     let place = ("api.example", "198.51.100.10");
     let [method, scheme, path] = [(":method", "GET"), (":scheme", "https"), (":path", "/a")];
@@ -199,6 +202,7 @@ fn http2_names_the_host_once() {
 
 #[test]
 fn a_body_is_never_a_request() {
+    berth_sys::needs_root!();
     let (world, servers) = world();
     let inner = "GET /smuggled HTTP/1.1\r\nHost: api.example\r\n\r\n";
     let length = format!("Content-Length: {}", inner.len());
@@ -228,6 +232,7 @@ fn a_body_is_never_a_request() {
 
 #[test]
 fn a_host_without_a_secret_is_given_none_whatever_it_is_called() {
+    berth_sys::needs_root!();
     let (mut world, servers) = world();
     world.update(|terms| terms.secrets.truncate(1));
     // Its TLS is left closed, so that the server sees what the guest wrote, and no more.
@@ -246,6 +251,7 @@ fn a_host_without_a_secret_is_given_none_whatever_it_is_called() {
 
 #[test]
 fn only_a_websocket_is_switched_to() {
+    berth_sys::needs_root!();
     let (mut world, servers) = world();
     for upgrades in ["Upgrade: tcp", "Upgrade: websocket, tcp", "Upgrade: websocket\r\nUpgrade: tcp"] {
         let request = format!(

@@ -10,6 +10,7 @@ use hyper::Version;
 
 #[test]
 fn a_header_replaces_the_guests_own_on_both_versions() {
+    berth_sys::needs_root!();
     let (mut world, server) = bearer();
     for (flag, version) in [("--http1.1", Version::HTTP_11), ("--http2", Version::HTTP_2)] {
         let ran = world.guest.curl(&[
@@ -34,6 +35,7 @@ fn a_header_replaces_the_guests_own_on_both_versions() {
 
 #[test]
 fn rotation_and_removal_take_effect_on_the_next_request() {
+    berth_sys::needs_root!();
     let (mut world, server) = bearer();
     let ask = |world: &World| {
         world.guest.curl(&["https://api.example/"]).is("200").lacks(VALUE);
@@ -51,6 +53,7 @@ const TRIES: usize = 20;
 
 #[test]
 fn a_server_is_not_dialled_again_at_once() {
+    berth_sys::needs_root!();
     let (mut world, server) = bearer();
     let neighbour = Guest::new(
         world.directory.path(),
@@ -80,6 +83,7 @@ fn a_server_is_not_dialled_again_at_once() {
 
 #[test]
 fn basic_is_encoded_by_the_host() {
+    berth_sys::needs_root!();
     let world = World::new(vec![secret(
         "git",
         &["api.example"],
@@ -94,6 +98,7 @@ fn basic_is_encoded_by_the_host() {
 
 #[test]
 fn a_client_certificate_is_shown_and_only_there() {
+    berth_sys::needs_root!();
     let clients = Authority::new("clients");
     let identity = clients.identity("robot");
     let shown = identity.chain[0].to_vec();
@@ -114,6 +119,7 @@ fn a_client_certificate_is_shown_and_only_there() {
 
 #[test]
 fn placeholders_are_replaced_wherever_a_request_has_them() {
+    berth_sys::needs_root!();
     let value = r#"sk-"quoted"/and+plus"#;
     let world = World::new(vec![
         secret("STRIPE_KEY", &["api.example"], vec![Projection::Placeholder], value),
@@ -158,6 +164,7 @@ fn placeholders_are_replaced_wherever_a_request_has_them() {
 
 #[test]
 fn passthrough_leaves_tls_closed() {
+    berth_sys::needs_root!();
     let (mut world, server) = bearer();
     world.update(|terms| terms.policy.passthrough = vec!["api.example".parse().unwrap()]);
     world.guest.curl(&["-H", "Authorization: Bearer mine", "https://api.example/"]).is("200");

@@ -16,6 +16,7 @@ fn world() -> (World, Server) {
 
 #[test]
 fn it_has_no_privileges_and_tells_nothing() {
+    berth_sys::needs_root!();
     let (world, _server) = world();
     world.guest.curl(&["https://api.example/"]).is("200");
     let pid = world.bridge_pid();
@@ -62,6 +63,7 @@ fn it_has_no_privileges_and_tells_nothing() {
 
 #[test]
 fn killed_it_comes_back_and_nothing_passes_meanwhile() {
+    berth_sys::needs_root!();
     let (mut world, server) = world();
     world.guest.curl(&["https://api.example/"]).is("200");
     let mut open = world.guest.connect("198.51.100.10:443").unwrap();
@@ -83,6 +85,7 @@ fn killed_it_comes_back_and_nothing_passes_meanwhile() {
 
 #[test]
 fn settings_that_are_refused_are_forgotten() {
+    berth_sys::needs_root!();
     let (world, _server) = world();
     let mut settings = world.settings.clone();
     settings.extra_roots = "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n".to_owned();
@@ -94,6 +97,7 @@ fn settings_that_are_refused_are_forgotten() {
 
 #[test]
 fn bytes_are_signs_of_life() {
+    berth_sys::needs_root!();
     let (mut world, _server) = world();
     world.guest.curl(&["https://api.example/large"]).is("200");
     let moved = loop {
@@ -108,6 +112,7 @@ fn bytes_are_signs_of_life() {
 
 #[test]
 fn an_unlinked_machine_has_no_connections_left() {
+    berth_sys::needs_root!();
     let (world, _server) = world();
     let mut waiting = world.guest.connect("198.51.100.10:443").unwrap();
     world.runtime.block_on(world.bridge.unlink(world.machine.clone())).unwrap();

@@ -7,6 +7,7 @@ use std::{io::Write, net::TcpStream};
 
 #[test]
 fn ten_thousand_connections_do_not_hurt_the_neighbour() {
+    berth_sys::needs_root!();
     let mut world = World::with(
         vec![secret("openai", &["api.example"], vec![header("x-key", "{}")], VALUE)],
         |settings| settings.limits.connections = 500,
@@ -56,6 +57,7 @@ fn ten_thousand_connections_do_not_hurt_the_neighbour() {
 
 #[test]
 fn heads_and_tables_are_bounded() {
+    berth_sys::needs_root!();
     let mut world = World::new(vec![secret("openai", &["api.example"], vec![header("x-key", "{}")], VALUE)]);
     let _server = Server::start(&world, "api.example", "198.51.100.10:443");
     // Just too large for the bridge, and just not for curl.

@@ -40,6 +40,7 @@ fn hold_back(world: &World, config: &Arc<rustls::ClientConfig>) -> Option<Upload
 
 #[test]
 fn uploads_that_are_held_back_have_a_limit_and_a_bystander_passes() {
+    berth_sys::needs_root!();
     let world = World::new(vec![secret("KEY", &["api.example"], vec![Projection::Placeholder], VALUE)]);
     let server = Server::start(&world, "api.example", "198.51.100.10:443");
     let bystander = Guest::new(
@@ -84,6 +85,7 @@ fn uploads_that_are_held_back_have_a_limit_and_a_bystander_passes() {
 
 #[test]
 fn what_does_not_fit_over_http2_is_replaced_on_its_way() {
+    berth_sys::needs_root!();
     let projections = vec![Projection::Placeholder];
     let world = World::with(vec![secret("KEY", &["api.example"], projections, VALUE)], |settings| {
         settings.limits.machine_bodies_bytes = 1;

@@ -77,6 +77,7 @@ const LINK: &str = "an address of the machine's own link";
 
 #[test]
 fn addresses_that_are_refused_are_not_even_told() {
+    berth_sys::needs_root!();
     let mut world =
         World::new(vec![secret("openai", &["rebind.example"], vec![header("x-key", "{}")], VALUE)]);
     let asked = resolver(&world);
@@ -137,6 +138,7 @@ fn addresses_that_are_refused_are_not_even_told() {
 
 #[test]
 fn a_flood_of_questions_is_dropped_and_others_are_served() {
+    berth_sys::needs_root!();
     let mut world = World::with(Vec::new(), |settings| settings.limits.dns_per_second = 50);
     let asked = resolver(&world);
     let neighbour = crate::support::guest::Guest::new(world.directory.path(), &world.public.pem());
@@ -164,6 +166,7 @@ fn a_flood_of_questions_is_dropped_and_others_are_served() {
 
 #[test]
 fn tcp_and_clients_of_the_system_work() {
+    berth_sys::needs_root!();
     let world = World::new(Vec::new());
     let _asked = resolver(&world);
     let ran = world.guest.run("getent", &["ahostsv4", "api.example"]);

@@ -25,6 +25,7 @@ fn is_refused(world: &World, to: &str, service: &TcpListener) {
 
 #[test]
 fn a_rule_of_the_users_does_not_open_the_host() {
+    berth_sys::needs_root!();
     let mut world = World::new(Vec::new());
     let own = HOST.to_string();
     let service = service(&world, "0.0.0.0:9100");
@@ -44,6 +45,7 @@ fn a_rule_of_the_users_does_not_open_the_host() {
 
 #[test]
 fn an_address_that_the_host_got_a_moment_ago_is_its_own() {
+    berth_sys::needs_root!();
     let mut world = World::new(Vec::new());
     // The bridge is not told: hostd may be a moment behind.
     world.host.ip("addr add 198.51.100.200/24 dev near");
@@ -62,6 +64,7 @@ fn an_address_that_the_host_got_a_moment_ago_is_its_own() {
 
 #[test]
 fn a_private_network_is_reached_where_the_operator_leaves_it_to_users() {
+    berth_sys::needs_root!();
     let mut world = World::new(Vec::new());
     world.servers.ip("addr add 10.20.0.9/32 dev lo");
     world.host.ip("route add 10.20.0.9/32 via 198.51.100.10");
@@ -120,6 +123,7 @@ while True:
 
 #[test]
 fn a_packet_to_no_address_does_not_reach_the_hosts_loopback() {
+    berth_sys::needs_root!();
     let mut world = World::new(Vec::new());
     let service = service(&world, "127.0.0.1:9100");
     world.guest.nft("add rule ip guest filter tcp sport 40001 tcp flags & rst == rst drop");

@@ -34,6 +34,7 @@ fn read_some(stream: &mut impl Read) -> String {
 
 #[test]
 fn a_server_may_speak_first_on_any_port() {
+    berth_sys::needs_root!();
     let mut world = World::new(Vec::new());
     for port in [22, 80, 443, 5432] {
         greeter(&world, &format!("198.51.100.11:{port}"));
@@ -50,6 +51,7 @@ fn a_server_may_speak_first_on_any_port() {
 
 #[test]
 fn tls_that_no_rule_names_is_not_opened() {
+    berth_sys::needs_root!();
     let mut world = World::new(vec![secret("openai", &["api.example"], vec![header("x-key", "{}")], VALUE)]);
     let server = Server::start(&world, "other.example", "198.51.100.11:443");
     let public = world.directory.path().join("public.pem");
@@ -66,6 +68,7 @@ fn tls_that_no_rule_names_is_not_opened() {
 
 #[test]
 fn an_allowlist_closes_what_it_no_longer_names() {
+    berth_sys::needs_root!();
     let mut world = World::new(Vec::new());
     let _server = Server::start(&world, "other.example", "198.51.100.11:443");
     greeter(&world, "198.51.100.11:5432");
@@ -96,6 +99,7 @@ fn an_allowlist_closes_what_it_no_longer_names() {
 
 #[test]
 fn a_machine_learns_what_it_may_know_of_itself() {
+    berth_sys::needs_root!();
     let mut world = World::new(Vec::new());
     world.update(|terms| terms.policy.mode = EgressMode::Closed);
     world.guest.curl(&["http://berth.internal/"]).is("200").has(r#"{"name":"dev"}"#);

@@ -25,6 +25,7 @@ fn world() -> (World, Server) {
 
 #[test]
 fn grpc_streams_both_ways_and_keeps_its_trailers() {
+    berth_sys::needs_root!();
     let (mut world, server) = world();
     let config = Arc::new(client(&world, b"h2", &[]));
     let stream = world.guest.connect("198.51.100.10:443").unwrap();
@@ -98,6 +99,7 @@ print(there.sock is None)
 
 #[test]
 fn a_websocket_gets_the_header_and_loses_the_value_again() {
+    berth_sys::needs_root!();
     let (mut world, server) = world();
     let placeholder = world.placeholder();
     let ran = websocket(&world, CONVERSATION);
@@ -129,6 +131,7 @@ fn a_websocket_gets_the_header_and_loses_the_value_again() {
 
 #[test]
 fn a_websocket_that_compresses_is_refused() {
+    berth_sys::needs_root!();
     let (mut world, _server) = world();
     let ran = websocket(
         &world,
@@ -145,6 +148,7 @@ const WORK: &str = "set -e; cd \"$1\"; git clone -q \"$2\" work; cd work; git co
 
 #[test]
 fn git_clones_and_pushes_over_https() {
+    berth_sys::needs_root!();
     let basic = vec![Projection::Basic { user: "me".to_owned() }];
     let world = World::new(vec![secret("git", &["git.example"], basic, VALUE)]);
     repository(world.directory.path());
@@ -159,6 +163,7 @@ fn git_clones_and_pushes_over_https() {
 
 #[test]
 fn git_pushes_over_ssh_with_a_key_that_the_guest_has_not() {
+    berth_sys::needs_root!();
     let mut world = World::new(Vec::new());
     let repository = repository(world.directory.path());
     let sshd = Sshd::start(&world, "git.example", "198.51.100.12");

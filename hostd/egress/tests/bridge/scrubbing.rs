@@ -4,6 +4,7 @@ use crate::support::{VALUE, World, bearer};
 
 #[test]
 fn the_value_never_comes_back() {
+    berth_sys::needs_root!();
     let (mut world, server) = bearer();
     let placeholder = world.placeholder();
     for version in ["--http1.1", "--http2"] {
@@ -31,6 +32,7 @@ fn the_value_never_comes_back() {
 
 #[test]
 fn events_are_not_held_back_and_large_bodies_not_kept() {
+    berth_sys::needs_root!();
     let (world, _server) = bearer();
     // Three events 0.4 s apart: the first has to be there long before the end.
     let script =
@@ -60,6 +62,7 @@ fn events_are_not_held_back_and_large_bodies_not_kept() {
 
 #[test]
 fn a_server_is_not_asked_for_a_part_of_an_answer() {
+    berth_sys::needs_root!();
     let (world, server) = bearer();
     for version in ["--http1.1", "--http2"] {
         let ran =

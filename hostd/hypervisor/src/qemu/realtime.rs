@@ -162,9 +162,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_ends_when_the_guest_writes_and_lets_the_next_boot_begin() {
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
+        berth_sys::needs_root!();
         let directory = std::env::temp_dir().join(format!("berth-realtime-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let mut console = std::fs::File::create(directory.join(CONSOLE)).unwrap();

@@ -16,6 +16,7 @@ use std::{
     sync::Arc,
 };
 
+pub const FAKE: &str = "fake";
 pub const QEMU_TCG: &str = "qemu-tcg";
 pub const QEMU_KVM: &str = "qemu-kvm";
 pub const CLOUD_HYPERVISOR: &str = "cloud-hypervisor";
@@ -74,7 +75,7 @@ impl Subject {
 
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Fake => "fake",
+            Self::Fake => FAKE,
             Self::Qemu { settings, .. } if settings.accel == Accel::Kvm => QEMU_KVM,
             Self::Qemu { .. } => QEMU_TCG,
             Self::CloudHypervisor { .. } => CLOUD_HYPERVISOR,
@@ -169,12 +170,19 @@ fn optional(name: &str) -> Option<String> {
     variable(name).map(|value| value.to_string_lossy().into_owned()).ok()
 }
 
+/// Like the real ones it gives a machine's files to a user of their own.
+pub fn find_fake() -> Result<Subject, String> {
+    needs_root().map(|()| Subject::Fake)
+}
+
+fn needs_root() -> Result<(), String> {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err("needs root".to_owned()) }
+}
+
 fn find_image(files: &[&str]) -> Result<PathBuf, String> {
     let image = std::env::var_os("BERTH_TEST_IMAGE")
         .map_or_else(|| PathBuf::from("/var/lib/berth/images/debian"), PathBuf::from);
-    if !rustix::process::geteuid().is_root() {
-        return Err("needs root".to_owned());
-    }
+    needs_root()?;
     match files.iter().find(|file| !image.join(file).exists()) {
         Some(file) => Err(format!("no {}: run `berth image build`", image.join(file).display())),
         None => Ok(image),

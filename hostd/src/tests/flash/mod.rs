@@ -242,9 +242,7 @@ fn larger(config: &mut berth_config::Config) {
 
 #[test]
 fn what_was_acknowledged_outlives_a_power_failure_at_any_moment() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root can mount a disk");
-    }
+    berth_sys::needs_root!();
     let disk = Disk::new().unwrap();
     let torture: Option<u32> = std::env::var("BERTH_TORTURE").ok().and_then(|moments| moments.parse().ok());
     let moments = torture.unwrap_or(MOMENTS);

@@ -58,9 +58,7 @@ fn a_fifo_does_not_block() {
 
 #[test]
 fn a_strangers_file_is_not_opened() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: needs root");
-    }
+    crate::needs_root!();
     let scratch = Scratch::new();
     let directory = Directory::open(scratch.path()).unwrap();
     give(&directory.create("file").unwrap(), 12_345).unwrap();
