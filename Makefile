@@ -11,10 +11,10 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 STATIC := x86_64-unknown-linux-gnu
 RELEASED := berth berth-hostd berth-gateway berth-bridge berth-jail
 
-.PHONY: help run up down setup setup-test setup-bench build image man lint deny unit e2e test fuzz torture bench
+.PHONY: help run up down setup setup-test setup-bench build image man lint deny unit e2e test fuzz fuzz-guided torture bench
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: image ## Serve in the foreground; Ctrl-C stops cleanly
 	@$(AS_ROOT) $(BERTH) run
@@ -52,6 +52,7 @@ lint: ## Formatting, shell scripts, crates, clippy and the documentation
 	@for tool in python3 shellcheck; do command -v $$tool >/dev/null || \
 	    { echo "lint: $$tool is missing: 'make setup-test' installs it" >&2; exit 1; }; done
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	scripts/check-shell
 	scripts/check-crates
 	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
@@ -77,6 +78,21 @@ test: setup-test lint unit e2e ## Everything that has to pass
 FUZZ ?= 600
 fuzz: setup ## Mutate what guests and servers send, FUZZ=SECONDS each
 	BERTH_FUZZ_SECONDS=$(FUZZ) cargo test -p berth-egress --lib fuzz_ -- --nocapture
+
+# libFuzzer's instrumentation is LLVM's, so a stable toolchain does; it needs g++.
+COVERAGE := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Ccodegen-units=1 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares
+GUIDED ?= guest texts sni dns
+fuzz-guided: setup ## The same by coverage, on GUIDED targets of fuzz/, FUZZ=SECONDS each
+	@command -v g++ >/dev/null || { echo "fuzz-guided: g++ is missing: install that package" >&2; exit 1; }
+	@cp Cargo.lock fuzz/Cargo.lock
+	RUSTFLAGS="$(COVERAGE)" cargo build --release --manifest-path fuzz/Cargo.toml --target $(STATIC) \
+	    --target-dir $(TARGET)/fuzz
+	@for target in $(GUIDED); do \
+	    echo "fuzz: $$target"; mkdir -p fuzz/corpus/$$target; \
+	    $(TARGET)/fuzz/$(STATIC)/release/$$target -max_total_time=$(FUZZ) -print_final_stats=1 \
+	        -artifact_prefix=fuzz/corpus/$$target- fuzz/corpus/$$target || exit 1; done
 
 # A few dozen moments are a part of `unit`, where that runs as root.
 MOMENTS ?= 3000

@@ -14,6 +14,8 @@
 mod bridge;
 mod channel;
 pub mod control;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod handle;
 mod spawn;
 

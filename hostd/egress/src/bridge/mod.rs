@@ -9,7 +9,7 @@
 mod addressee;
 mod authority;
 mod dial;
-mod dns;
+pub mod dns;
 mod flow;
 mod harden;
 mod host;
@@ -24,7 +24,7 @@ mod refuse;
 mod replay;
 mod report;
 mod rules;
-mod sni;
+pub mod sni;
 mod splice;
 mod ssh;
 mod syscalls;

@@ -6,7 +6,7 @@ mod budget;
 mod resolver;
 mod serve;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub use answer::parse;
 pub use budget::Budget;
 pub use serve::{tcp, udp};
