@@ -144,6 +144,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_caller_of_another_version_is_told_which_is_read() {
+        berth_sys::needs_root!();
         let scratch = Scratch::new();
         let world = World::open(&scratch).await;
         let (near, far) = UnixStream::pair().unwrap();

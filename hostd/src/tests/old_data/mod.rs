@@ -140,6 +140,7 @@ async fn check_use(world: &World, scratch: &Scratch) {
 
 #[test]
 fn data_of_version_1_opens_with_everything_in_it() {
+    berth_sys::needs_root!();
     for with_store in [true, false] {
         let scratch = Scratch::new();
         let old = OldData::write(scratch.path());

@@ -17,6 +17,7 @@ fn make_newer(old: &OldData, place: &str) -> (PathBuf, Vec<u8>) {
 
 #[test]
 fn a_newer_mirror_is_moved_aside_and_written_anew_from_the_store() {
+    berth_sys::needs_root!();
     for directory in ["users", "policies", "secrets"] {
         let scratch = Scratch::new();
         let old = OldData::write(scratch.path());
@@ -38,6 +39,7 @@ fn a_newer_mirror_is_moved_aside_and_written_anew_from_the_store() {
 
 #[test]
 fn a_newer_record_of_a_machine_that_the_store_has_lost_is_moved_aside_with_its_disk() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let old = OldData::write(scratch.path());
     let (path, bytes) = make_newer(&old, &format!("pool/machines/{DEV}/machine.json"));
@@ -58,6 +60,7 @@ fn a_newer_record_of_a_machine_that_the_store_has_lost_is_moved_aside_with_its_d
 
 #[test]
 fn a_newer_snapshot_is_moved_aside() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let old = OldData::write(scratch.path());
     let (_, bytes) = make_newer(&old, &format!("pool/generations/{SNAPSHOT}/manifest.json"));
@@ -75,6 +78,7 @@ fn a_newer_snapshot_is_moved_aside() {
 /// Its memory is kept, and the machine boots from the disk that is with it.
 #[test]
 fn what_a_machine_sleeps_in_stays_where_it_is_when_it_is_newer() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let old = OldData::write(scratch.path());
     let (path, bytes) = make_newer(&old, &format!("pool/generations/{SLEEP}/manifest.json"));
@@ -95,6 +99,7 @@ fn what_a_machine_sleeps_in_stays_where_it_is_when_it_is_newer() {
 /// A build that went on without what it does not know would end machines that run.
 #[test]
 fn a_store_with_a_newer_record_is_not_opened() {
+    berth_sys::needs_root!();
     let places = [
         ("users", ANN.to_owned()),
         ("keys", key("ann").fingerprint),

@@ -40,6 +40,7 @@ fn records() -> [(&'static str, String, String); 5] {
 
 #[test]
 fn what_is_written_again_has_a_version() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let old = OldData::write(scratch.path());
     life(async || drop(World::open(&scratch).await));
@@ -60,6 +61,7 @@ fn what_is_written_again_has_a_version() {
 /// Commit f8cd9a1 knows no versions. What it needs of the store is still there.
 #[test]
 fn a_build_before_versions_still_reads_the_store() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let old = OldData::write(scratch.path());
     life(async || change_all(&World::open(&scratch).await).await);
@@ -104,6 +106,7 @@ fn add_unknown(old: &mut OldData) {
 
 #[test]
 fn what_this_build_does_not_know_of_a_record_survives() {
+    berth_sys::needs_root!();
     for with_store in [true, false] {
         let scratch = Scratch::new();
         let mut old = OldData::write(scratch.path());
@@ -148,6 +151,7 @@ fn what_this_build_does_not_know_of_a_record_survives() {
 /// A snapshot that shares another's memory keeps what is not known of that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_this_build_does_not_know_of_a_snapshot_survives_a_copy() {
+    berth_sys::needs_root!();
     let scratch = Scratch::new();
     let old = OldData::write(scratch.path());
     let manifest = old.data.join(format!("pool/generations/{SNAPSHOT}/manifest.json"));
