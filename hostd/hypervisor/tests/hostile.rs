@@ -66,7 +66,6 @@ const EXPECTED: &[(&str, &str)] = &[
     ("makes a process in a user namespace", "EPERM"),
     ("makes a process in a network namespace", "EPERM"),
     ("makes a process with flags in memory", "ENOSYS"),
-    ("makes a ring of system calls", "EPERM"),
     ("mounts", "EPERM"),
     ("loads a program into the kernel", "EPERM"),
     ("has capabilities", "none, bounding none"),

@@ -95,9 +95,6 @@ fn attack_all() -> io::Result<()> {
     report("makes a process in a network namespace", called(|| clone_into(libc::CLONE_NEWNET)))?;
     let clone3 = || unsafe { libc::syscall(libc::SYS_clone3, 0_usize, 0_usize) };
     report("makes a process with flags in memory", called(clone3))?;
-    let mut ring = [0_u8; 120];
-    let io_uring = || unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, ring.as_mut_ptr()) };
-    report("makes a ring of system calls", called(io_uring))?;
     report("mounts", name(rustix::mount::mount_bind("/dev", "/usr").map_err(io::Error::from)))?;
     report(
         "loads a program into the kernel",
