@@ -1,4 +1,4 @@
-//! berth-verbs(7): what `ssh HOST` understands, for whoever has machines there.
+//! berth-verbs(7): what `ssh HOST` understands, for users with machines there.
 
 use berth_gateway::{
     command::{Help, TOUR, VERBS},

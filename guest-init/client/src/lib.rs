@@ -1,4 +1,4 @@
-//! The host's end of the guest protocol, for whoever has a connection to a guest: the
+//! The host's end of the guest protocol, for the programs that have a connection to a guest: the
 //! gateway, to which hostd hands one, and hostd.
 //!
 //! Connections settle on a version here: see `VERSIONING.md` beside the protocol. What

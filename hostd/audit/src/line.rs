@@ -1,6 +1,6 @@
 //! The form of a line, and of a head: JSON with a `format_version`. Heads and checkpoints
 //! have one always. A line without one means what it meant in version 1: to say it in each
-//! would push old lines out earlier. Whoever changes what a line means has to write it.
+//! would push old lines out earlier. A change of what a line means has to write it.
 //! Hashes and signatures are over what is in the file, whatever its version.
 
 use super::error::AuditError;

@@ -33,7 +33,7 @@ pub const OF_A_KIND: u64 = 120;
 pub const OF_ALL_KINDS: u64 = 600;
 /// Events of one user in a day that are a line each.
 pub const A_DAY: u64 = 20_000;
-/// The same for those that are counted by their kind alone.
+/// Events of one user in a day that are a line each, of those counted by their kind alone.
 pub const GRAVE_A_DAY: u64 = 2_000;
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);

@@ -98,7 +98,7 @@ fn a_sleeping_machine_is_forked_in_its_sleep(context: &Context) -> Result<()> {
     account.verb("fork child grandchild")?.ok()?;
     ensure!(account.at("grandchild").line("cat note; hostname")? == "theirs\ngrandchild", "a fork of a fork");
     let tree = account.verb("tree")?.ok()?.text();
-    // Without the states: whoever is not used any more may be paused by now.
+    // Without the states: a machine that is not used any more may be paused by now.
     let shape: Vec<&str> =
         tree.lines().map(|line| line.rsplit_once(' ').map_or(line, |(shape, _)| shape)).collect();
     ensure!(shape == ["dev", "  └ child", "    └ grandchild"], "{tree}");

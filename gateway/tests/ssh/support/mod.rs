@@ -22,10 +22,10 @@ use std::{
 
 /// In seconds, for a client. It ends only what hangs.
 pub const PATIENCE: &str = "300";
-/// The same for what a test waits for.
+/// How long a test waits for a condition.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A port that nobody has. The kernel gives those out from 32768 on, so nobody takes it
+/// A free port. The kernel gives out those from 32768 on, so no other process takes it
 /// before it is used.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,7 +1,7 @@
 //! Whom a request is for, read as strictly as where it matters most.
 //!
 //! The name decides what an allowlist lets pass and where a secret goes, so that what
-//! servers could read in two ways names nobody.
+//! servers could read in two ways names no host.
 
 use berth_types::egress::HostName;
 

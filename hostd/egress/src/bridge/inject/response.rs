@@ -85,7 +85,7 @@ fn encoded(by: &str) -> Unreadable {
     Unreadable(format!("the response is encoded as {by}, which cannot be searched"))
 }
 
-/// Is it all of an answer? Nobody asked for some bytes of it, by no header that is known.
+/// Is it all of an answer? No header that is known has asked for some bytes of it.
 /// Some servers count what they list in other units, and say so with the same status.
 fn whole(parts: &Parts) -> Result<(), Unreadable> {
     let begins = |name: HeaderName, with: &str| {
