@@ -35,7 +35,7 @@ async fn answered(answer: Vec<u8>) -> Result<Stream, GuestError> {
     open(guest(answer).await, Open::Control, LIMIT).await
 }
 
-/// A message with fields behind it that nobody knows yet.
+/// A message with fields behind it that no version has yet.
 fn with_more(mut frame: Vec<u8>) -> Vec<u8> {
     frame.extend([1, 0xfe, 0xff]);
     let (kind, length) = (parse_header(*frame.first_chunk().unwrap()).unwrap().kind, frame.len() - HEADER);
@@ -69,7 +69,7 @@ async fn what_a_newer_guest_says_besides_is_passed_over() {
     assert_eq!(stream.receive::<Answer>(LIMIT).await.unwrap(), vitals);
 }
 
-/// What a guest is told by whoever knows it, and by whoever does not.
+/// What a guest is told by a host that knows its version, and by one that does not.
 #[tokio::test]
 async fn a_guest_that_is_known_is_told_all_at_once() {
     let equip = Control::Equip(Equip {

@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Whoever has a variable of that name keeps it, where it is no longer ours.
+    /// A user's variable of that name stays, where it is no longer ours.
     #[test]
     fn version_2_takes_no_variable_for_known_hosts() {
         let control = equip(&[(KNOWN_HOSTS, "mine")], "");

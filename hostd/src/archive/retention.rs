@@ -5,7 +5,7 @@ use crate::{error::Result, storage::blocking};
 use berth_types::{Code, GenerationId, MachineId, Refusal, Why};
 
 impl Archive {
-    /// Nobody does any more, perhaps; what nobody needs then goes.
+    /// Perhaps no machine does any more; what none needs then goes.
     pub async fn release(&self, id: &GenerationId) {
         self.let_go(id);
         self.age_like(id).await;
@@ -54,7 +54,7 @@ impl Archive {
         }
     }
 
-    /// What a crash left that nobody needs: captures for forks, and points in
+    /// What a crash left that no machine needs: captures for forks, and points in
     /// time of machines that are gone.
     pub async fn sweep(&self, exists: impl Fn(&MachineId) -> bool) {
         let all: Vec<_> = self.index().all.values().cloned().collect();
@@ -75,7 +75,7 @@ impl Archive {
         Err(Refusal::new(Code::Conflict, "a machine sleeps in that point in time", hint).into())
     }
 
-    /// Removes what nobody holds. False: somebody does.
+    /// Removes what has no hold. False: it has one.
     async fn forget(&self, id: &GenerationId) -> bool {
         if !self.index_mut().take_out(id) {
             return false;

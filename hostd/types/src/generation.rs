@@ -29,7 +29,7 @@ pub struct Generation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootId>,
     /// The version of the guest protocol that guest-init in its memory was heard to speak.
-    /// `None`: nobody has heard it, or an earlier version did not say.
+    /// `None`: it was not heard, or an earlier version did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<u16>,
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! A guest that has an honest server say the value where nobody may look for it: the
+//! A guest that has an honest server say the value where a search may not look: the
 //! placeholder becomes the value on its way, and servers repeat what they are asked.
 
 use crate::support::{Server, VALUE, World, secret, tls::client};
@@ -32,7 +32,7 @@ fn nothing_around_an_answers_body_says_the_value() {
             (format!("content-encoding={key}"), "403"),
             (format!("grpc-encoding={key}"), "403"),
             (format!("content-type={key}"), "200"),
-            // Nominated away, so that nobody would see that it cannot be searched.
+            // Nominated away, to hide that it cannot be searched.
             ("connection=content-encoding&content-encoding=br".to_owned(), "403"),
             ("connect-content-encoding=gzip".to_owned(), "403"),
         ] {
